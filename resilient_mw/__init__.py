@@ -1,0 +1,38 @@
+"""Overload protection, deadlines and cancellation for ASGI and WSGI services."""
+
+from resilient_mw._version import __version__
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.deadline import Deadline
+from resilient_mw.core.errors import (
+    DeadlineExceeded,
+    RequestCancelled,
+    ResilienceError,
+    ResilienceWarning,
+    UnsupportedEventLoop,
+)
+from resilient_mw.core.marks import deadline, exempt, priority
+from resilient_mw.core.priority import PriorityClass
+from resilient_mw.core.rejection import Reason
+from resilient_mw.core.routes import RouteRule
+from resilient_mw.runtime.context import RequestContext, current
+
+__all__ = [
+    "CancelReason",
+    "Deadline",
+    "DeadlineExceeded",
+    "PriorityClass",
+    "Reason",
+    "RequestCancelled",
+    "RequestContext",
+    "ResilienceError",
+    "ResilienceWarning",
+    "RouteRule",
+    "ServerPolicy",
+    "UnsupportedEventLoop",
+    "__version__",
+    "current",
+    "deadline",
+    "exempt",
+    "priority",
+]

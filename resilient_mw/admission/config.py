@@ -1,0 +1,177 @@
+"""The policy of one application: every number of the server half, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from resilient_mw.core.checks import require_integer, require_name, require_number
+from resilient_mw.core.deadline import DeadlineRule
+from resilient_mw.core.events import Event
+from resilient_mw.core.marks import Mark, deadline_rule
+from resilient_mw.core.priority import DEFAULT_CLASSES, EXEMPT, PriorityClass
+from resilient_mw.core.routes import RouteRule
+from resilient_mw.core.trust import PeerTrust
+
+AUTO_LIMIT = 40
+"""What `limit="auto"` means: as many requests as the usual thread pool of an ASGI server has threads."""
+
+HEALTH_PATHS = ("/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics")
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, kw_only=True)
+class ServerPolicy:
+    """How one application is protected.
+
+    The policy object owns the state: two middlewares made with the same object share one limit and one queue, two
+    equal objects do not.
+
+    Attributes:
+        limit: slots: how many requests run at the same time. `"auto"` is 40, the size of the usual thread pool.
+        queue: most requests that wait at once, all classes together. None: as many as there are slots, one service
+            time's worth.
+        max_wait: seconds; the longest wait for a slot.
+        wait_share: the part of a request's budget that it may spend waiting.
+        classes: priority classes, highest rank first.
+        default_class: the class of a route that says nothing.
+        exempt_limit: most exempt requests at once.
+        exempt_paths: exact paths, below the root path, that are exempt for GET and HEAD.
+        deadline_default: seconds for callers who send no budget, and the most an untrusted caller can ask for.
+        deadline_minimum: seconds; a smaller wish of an untrusted caller is raised to it.
+        deadline_maximum: seconds; the most that anybody gets.
+        smallest_budget: seconds; a request with less is refused before any work.
+        trusted_peers: whose deadline header may lengthen the default: networks such as `"10.0.0.0/8"`, or a function
+            of the peer's address. Nobody by default.
+        routes: rules by path; the first that matches decides, before marks.
+        listeners: called with each event, outside every lock; an error in one is counted and does no harm.
+        name: names the application in metrics.
+
+    Raises:
+        ValueError: naming the field, the value and the allowed range.
+    """
+
+    limit: int | str = "auto"
+    queue: int | None = None
+    max_wait: float = 1.0
+    wait_share: float = 0.25
+    classes: Sequence[PriorityClass] = DEFAULT_CLASSES
+    default_class: str = "normal"
+    exempt_limit: int = 100
+    exempt_paths: Sequence[str] = HEALTH_PATHS
+    deadline_default: float = 10.0
+    deadline_minimum: float = 0.0
+    deadline_maximum: float = 60.0
+    smallest_budget: float = 0.005
+    trusted_peers: Sequence[str] | Callable[[str], bool] = ()
+    routes: Sequence[RouteRule] = ()
+    listeners: Sequence[Callable[[Event], None]] = ()
+    name: str = "app"
+    owner: list[object] = field(default_factory=list, init=False, repr=False)
+    """Holds the one guard that owns this policy's state; see `runtime.guard.guard_of`."""
+
+    def __post_init__(self) -> None:
+        if self.limit != "auto" and (isinstance(self.limit, (str, bool)) or not isinstance(self.limit, int)):
+            raise ValueError(
+                f"limit={self.limit!r} is not allowed: it must be 'auto' or a whole number of at least 1"
+            )
+        if self.limit != "auto":
+            require_integer("limit", self.limit, low=1)
+        if self.queue is not None:
+            require_integer("queue", self.queue, low=0)
+        require_number("max_wait", self.max_wait, low=0, high=3600)
+        require_number("wait_share", self.wait_share, low=0, high=1)
+        require_integer("exempt_limit", self.exempt_limit, low=1)
+        require_number("smallest_budget", self.smallest_budget, low=0, high=60)
+        deadline_rule("deadline", self.deadline_default, self.deadline_minimum, self.deadline_maximum)
+        for number, value in (
+            ("deadline_default", self.deadline_default),
+            ("deadline_minimum", self.deadline_minimum),
+        ):
+            if value > self.deadline_maximum:
+                raise ValueError(
+                    f"{number}={value!r} is not allowed: it must be at most deadline_maximum, {self.deadline_maximum!r}"
+                )
+        require_name("name", self.name)
+        self._check_classes()
+        for path in _texts("exempt_paths", self.exempt_paths):
+            if not path.startswith("/"):
+                raise ValueError(f"exempt_paths={path!r} is not allowed: a path must start with '/'")
+        for rule in self.routes:
+            if not isinstance(rule, RouteRule):
+                raise ValueError(f"routes={rule!r} is not allowed: it must be a RouteRule")
+            self.check_mark(rule.mark, repr(rule))
+        PeerTrust(self.trusted_peers)
+
+    def _check_classes(self) -> None:
+        names = [each.name for each in self.classes]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(
+                f"classes={names!r} is not allowed: it must hold at least one class, each name once"
+            )
+        if self.default_class not in names:
+            raise ValueError(
+                f"default_class={self.default_class!r} is not allowed: it must be one of {names}"
+            )
+        for each in self.classes:
+            others = sum(other.reserved for other in self.classes if other is not each)
+            if others >= self.slots:
+                raise ValueError(
+                    f"classes reserve {others} of {self.slots} slots against {each.name!r}, which could never run: "
+                    "reserve less or raise the limit"
+                )
+
+    def check_mark(self, mark: Mark, where: str) -> None:
+        """Check what an endpoint or a rule says against this policy.
+
+        Raises:
+            ValueError: the class does not exist, or the cost can never fit.
+        """
+        names = [each.name for each in self.classes]
+        if mark.priority is not None and mark.priority != EXEMPT and mark.priority not in names:
+            raise ValueError(
+                f"{where} names the priority class {mark.priority!r}, which does not exist: "
+                f"it must be one of {[*names, EXEMPT]}"
+            )
+        if mark.cost is not None and mark.priority != EXEMPT:
+            most = self.most_cost(self.default_class if mark.priority is None else mark.priority)
+            if mark.cost > most:
+                raise ValueError(
+                    f"{where} has cost={mark.cost!r}, which is not allowed: "
+                    f"it must be at most {most}, the slots that its class can ever have"
+                )
+
+    @property
+    def slots(self) -> int:
+        """The limit as a number."""
+        return AUTO_LIMIT if isinstance(self.limit, str) else self.limit
+
+    @property
+    def queue_length(self) -> int:
+        """The length of the wait queue as a number."""
+        return self.slots if self.queue is None else self.queue
+
+    @property
+    def deadline(self) -> DeadlineRule:
+        """The deadline numbers as one rule."""
+        return DeadlineRule(self.deadline_default, self.deadline_minimum, self.deadline_maximum)
+
+    def most_cost(self, priority: str) -> int:
+        """Return the slots that a class can ever have: all but what the others reserve."""
+        return self.slots - sum(each.reserved for each in self.classes if each.name != priority)
+
+    def with_changes(self, changes: Mapping[str, Any] = MappingProxyType({})) -> ServerPolicy:
+        """Return this policy, or a new one that differs in the given fields.
+
+        Raises:
+            TypeError: a field does not exist.
+            ValueError: a value is not allowed.
+        """
+        return replace(self, **changes) if changes else self
+
+
+def _texts(field: str, values: Sequence[str]) -> Sequence[str]:
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{field}={values!r} is not allowed: it must be a sequence of text")
+    return values

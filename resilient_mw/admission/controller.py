@@ -1,0 +1,247 @@
+"""The admission controller: admit, queue or refuse, and who is next when a slot comes free.
+
+Pure: it takes the time as an argument and randomness from an injected source, and it neither waits nor locks. The
+owner holds a lock around each verb and wakes the settled waiters after it has let go. The two hot verbs (admitting
+with a free slot, releasing with nobody waiting) allocate nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.decision import ADMITTED, NOBODY, Decision, Settled
+from resilient_mw.admission.entry import COMPLETED, RouteEntry, Waiter, WaiterState
+from resilient_mw.admission.forecast import Forecast
+from resilient_mw.admission.queue import ClassState, Timetable
+from resilient_mw.admission.slots import Slots
+from resilient_mw.core.rejection import REFUSAL_RULES, Reason, RetryAfter
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+class AdmissionController:
+    """Decides for one policy. Not thread-safe: the owner locks.
+
+    Args:
+        policy: limits, queue, classes and waits.
+        random: source of the jitter of `Retry-After`.
+    """
+
+    def __init__(self, policy: ServerPolicy, random: Random) -> None:
+        self.exempt = 0
+        self.waiting = 0
+        self.draining = False
+        self.queue_length = policy.queue_length
+        total = sum(each.weight for each in policy.classes)
+        self.classes = [
+            ClassState(
+                each,
+                rank,
+                places=min(
+                    int(self.queue_length * each.weight / total), _most(each.queue_length, self.queue_length)
+                ),
+                most=_most(each.queue_length, self.queue_length),
+            )
+            for rank, each in enumerate(policy.classes)
+        ]
+        self._policy = policy
+        self._smallest_budget = policy.smallest_budget
+        self.slots = Slots(policy.slots, self.classes)
+        self.forecast = Forecast(self.slots, random)
+        self._timetable = Timetable()
+
+    # -- the four verbs ------------------------------------------------------------------------------------------------
+
+    def arrive(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
+        """Decide about a request that has just arrived.
+
+        Returns:
+            The shared `ADMITTED`, a queued decision with its waiter, or a refusal; with the waiters that this
+            arrival settled, to be woken.
+        """
+        route.arrived += 1
+        if deadline_at - now < self._smallest_budget:
+            reason = Reason.EXPIRED_ON_ARRIVAL if now >= deadline_at else Reason.INSUFFICIENT_BUDGET
+            return self._refuse(now, route, reason, NOBODY)
+        if route.rank < 0:
+            return self._arrive_exempt(now, route)
+        if self.waiting or self.draining:
+            return self._arrive_in_a_crowd(now, route, cost, deadline_at)
+        state = self.classes[route.rank]
+        if cost <= self.slots.available(state):
+            self.slots.take(state, cost)
+            route.admitted += 1
+            return ADMITTED
+        return self._arrive_in_a_crowd(now, route, cost, deadline_at)
+
+    def release(self, now: float, route: RouteEntry, cost: int) -> Settled:
+        """Take back the slots of one request, whose work has stopped; return the waiters to wake."""
+        if route.rank < 0:
+            self.exempt -= 1
+            return NOBODY
+        self.slots.give_back(self.classes[route.rank], cost)
+        if not self.waiting:
+            return NOBODY
+        self.forecast.drain.released(now, cost)
+        return self._expire(now) + self._dispatch()
+
+    def finish(self, route: RouteEntry, outcome: str, ran: float) -> None:
+        """Count a run that has ended; its slots may still be held by a thread that goes on."""
+        route.finish(outcome, ran)
+        if outcome == COMPLETED and route.rank >= 0:
+            self.forecast.ran(ran)
+
+    def tick(self, now: float) -> Settled:
+        """Let time pass: return the waiters that it settled."""
+        if not self.waiting:
+            return NOBODY
+        settled = self._expire(now)
+        return settled + self._dispatch() if settled else NOBODY
+
+    def leave(self, now: float, waiter: Waiter) -> Settled:
+        """Forget a waiter whose caller has gone, granted or not; return the waiters that this settled."""
+        if waiter.state is WaiterState.WAITING:
+            self._remove(waiter, WaiterState.LEFT)
+            waiter.route.left += 1
+            return self._expire(now) + self._dispatch()
+        if waiter.state is WaiterState.GRANTED:
+            waiter.state = WaiterState.LEFT
+            waiter.route.left += 1
+            self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)
+            return self._expire(now) + self._dispatch()
+        return NOBODY
+
+    def begin(self, now: float, waiter: Waiter) -> Decision:
+        """Start a granted waiter's work, unless its deadline passed between the grant and this instant."""
+        if waiter.state is WaiterState.REFUSED:
+            return Decision(reason=waiter.reason, retry_after=waiter.retry_after)
+        if waiter.state is not WaiterState.GRANTED:
+            raise RuntimeError(f"a waiter in state {waiter.state.value!r} cannot begin")
+        if now >= waiter.deadline_at:
+            self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)
+            self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE)
+            settled = self._expire(now) + self._dispatch()
+            return Decision(reason=waiter.reason, retry_after=waiter.retry_after, settled=settled)
+        waiter.state = WaiterState.RUNNING
+        waiter.route.admitted += 1
+        waiter.route.wait.add(now - waiter.arrived_at)
+        return ADMITTED
+
+    def next_wakeup(self) -> float | None:
+        """Return when `tick` wants to be called next; None while nobody waits."""
+        return self._timetable.next_due()
+
+    def drain(self) -> None:
+        """Take no new work from now on. Waiters keep their places, exempt requests still pass."""
+        self.draining = True
+
+    # -- arrival -------------------------------------------------------------------------------------------------------
+
+    def _arrive_exempt(self, now: float, route: RouteEntry) -> Decision:
+        if self.exempt >= self._policy.exempt_limit:
+            return self._refuse(now, route, Reason.EXEMPT_LIMIT, NOBODY)
+        self.exempt += 1
+        route.admitted += 1
+        return ADMITTED
+
+    def _arrive_in_a_crowd(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
+        settled = self._expire(now) + self._dispatch() if self.waiting else NOBODY
+        if self.draining:
+            return self._refuse(now, route, Reason.DRAINING, settled)
+        state = self.classes[route.rank]
+        if not state.queue and self.slots.fits(state, cost):
+            self.slots.take_in_turn(state, cost)
+            route.admitted += 1
+            return Decision(settled=settled) if settled else ADMITTED
+        give_up_at = self._give_up_at(now, deadline_at)
+        if give_up_at <= now:
+            return self._refuse(now, route, Reason.QUEUE_TIMEOUT, settled)
+        if self.forecast.too_late(now, state, route, cost, deadline_at - now):
+            return self._refuse(now, route, Reason.PREDICTED_LATE, settled)
+        loser = self._make_room(state)
+        if loser is not None:
+            self._remove(loser, WaiterState.REFUSED)
+            self._refuse_waiter(now, loser, Reason.PUSHED_OUT)
+            settled = (*settled, loser)
+        elif self.waiting >= self.queue_length or len(state.queue) >= state.most:
+            return self._refuse(now, route, Reason.QUEUE_FULL, settled)
+        waiter = Waiter(route, cost, now, give_up_at, deadline_at)
+        if not self.waiting:
+            self.forecast.drain.began(now)
+        state.append(waiter)
+        self.waiting += 1
+        self._timetable.add(waiter, self.waiting)
+        # The loser may have been a first waiter for whom slots were being saved up.
+        settled += self._dispatch() if loser is not None else NOBODY
+        return Decision(waiter=waiter, settled=settled)
+
+    def _give_up_at(self, now: float, deadline_at: float) -> float:
+        share = self._policy.wait_share
+        if share == 1.0 or deadline_at == math.inf:
+            return min(now + self._policy.max_wait, deadline_at)
+        return now + min(self._policy.max_wait, share * (deadline_at - now))
+
+    def _make_room(self, state: ClassState) -> Waiter | None:
+        """Return the waiter that has to go so that a request of this class can wait; None if there is none.
+
+        The newest of the lowest class below goes first, as long as that class holds more than the places that are its
+        own. A class that holds less than its own places takes one back from whoever holds more than his.
+        """
+        if self.waiting < self.queue_length or len(state.queue) >= state.most:
+            return None
+        short = len(state.queue) < state.places
+        for other in reversed(self.classes):
+            if other is not state and len(other.queue) > other.places and (short or other.rank > state.rank):
+                return other.newest()
+        return None
+
+    # -- the ends of waiting -------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> Settled:
+        """Grant slots to waiters, in turns, for as long as a first waiter fits."""
+        granted: Settled = NOBODY
+        while self.waiting:
+            state = self.slots.next_class()
+            if state is None:
+                break
+            waiter = state.oldest()
+            self.slots.take_in_turn(state, waiter.cost)
+            self._remove(waiter, WaiterState.GRANTED)
+            granted = (*granted, waiter)
+        return granted
+
+    def _expire(self, now: float) -> Settled:
+        expired: Settled = NOBODY
+        while (waiter := self._timetable.pop_due(now)) is not None:
+            self._remove(waiter, WaiterState.REFUSED)
+            late = now >= waiter.deadline_at
+            self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE if late else Reason.QUEUE_TIMEOUT)
+            expired = (*expired, waiter)
+        return expired
+
+    def _remove(self, waiter: Waiter, state: WaiterState) -> None:
+        self.classes[waiter.route.rank].remove(waiter)
+        self.waiting -= 1
+        waiter.state = state
+
+    def _refuse_waiter(self, now: float, waiter: Waiter, reason: Reason) -> None:
+        waiter.state = WaiterState.REFUSED
+        waiter.reason = reason
+        waiter.retry_after = self._retry_after(now, waiter.route, reason)
+        waiter.route.refuse(reason)
+
+    def _refuse(self, now: float, route: RouteEntry, reason: Reason, settled: Settled) -> Decision:
+        route.refuse(reason)
+        return Decision(reason=reason, retry_after=self._retry_after(now, route, reason), settled=settled)
+
+    def _retry_after(self, now: float, route: RouteEntry, reason: Reason) -> int | None:
+        if REFUSAL_RULES[reason].retry_after is RetryAfter.NEVER:
+            return None
+        return self.forecast.retry_after(now, self.classes[max(route.rank, 0)])
+
+
+def _most(own: int | None, queue_length: int) -> int:
+    return queue_length if own is None else min(own, queue_length)

@@ -1,0 +1,38 @@
+"""What the controller answers: admitted, queued or refused, and whom to wake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from resilient_mw.admission.entry import Waiter
+from resilient_mw.core.rejection import Reason
+
+Settled = tuple[Waiter, ...]
+"""Waiters whose wait is over, granted or refused: the owner calls their `wake`."""
+
+NOBODY: Settled = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one request.
+
+    Attributes:
+        waiter: set if it was queued.
+        reason: set if it was refused. Neither: it was admitted.
+        retry_after: whole seconds after which a refused caller should come back.
+        settled: other requests whose wait this decision ended.
+    """
+
+    waiter: Waiter | None = None
+    reason: Reason | None = None
+    retry_after: int | None = None
+    settled: Settled = NOBODY
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the request may run now."""
+        return self.waiter is None and self.reason is None
+
+
+ADMITTED = Decision()

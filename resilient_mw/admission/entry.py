@@ -1,0 +1,142 @@
+"""What admission knows of one route in one class, and of one request that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from resilient_mw.core.deadline import DeadlineRule
+from resilient_mw.core.rejection import Reason
+from resilient_mw.core.snapshot import Histogram, RouteSnapshot
+from resilient_mw.core.windows import RunningMedian
+
+
+class RouteEntry:
+    """One route template in one class: how it is treated, and its counters.
+
+    Not thread-safe: the owner of the controller locks around every use.
+
+    Attributes:
+        template: the route template (a metric label).
+        priority: name of the class, or `exempt`.
+        rank: index of the class in the policy; -1 for `exempt`.
+        cost: slots that one request takes.
+        deadline: the complete deadline rule of the route.
+    """
+
+    __slots__ = (
+        "admitted",
+        "arrived",
+        "cost",
+        "deadline",
+        "late",
+        "left",
+        "median",
+        "outcomes",
+        "priority",
+        "rank",
+        "refused",
+        "run",
+        "template",
+        "wait",
+    )
+
+    def __init__(self, template: str, priority: str, rank: int, cost: int, deadline: DeadlineRule) -> None:
+        self.template = template
+        self.priority = priority
+        self.rank = rank
+        self.cost = cost
+        self.deadline = deadline
+        self.arrived = 0
+        self.admitted = 0
+        self.left = 0
+        self.late = 0
+        self.refused: dict[Reason, int] = {}
+        self.outcomes: dict[str, int] = {}
+        self.wait = Histogram()
+        self.run = Histogram()
+        self.median = RunningMedian()
+
+    def finish(self, outcome: str, ran: float) -> None:
+        """Count a run that has ended.
+
+        Args:
+            outcome: `completed`, `error` or the value of a cancel reason.
+            ran: seconds from admission to the end. Only completed runs teach the typical run time: a cut-off one
+                would make the route look faster than it is.
+        """
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        if outcome == COMPLETED:
+            self.run.add(ran)
+            self.median.add(ran)
+
+    def refuse(self, reason: Reason) -> None:
+        """Count a refusal."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def snapshot(self) -> RouteSnapshot:
+        """Return the figures of this instant, detached from the counters."""
+        wait, run = Histogram(), Histogram()
+        wait.merge(self.wait)
+        run.merge(self.run)
+        refused = {reason.value: count for reason, count in self.refused.items()}
+        return RouteSnapshot(
+            self.template, self.priority, self.arrived, self.admitted, self.left, refused, dict(self.outcomes),
+            self.late, wait, run,
+        )  # fmt: skip
+
+
+COMPLETED = "completed"
+ERROR = "error"
+
+
+class WaiterState(Enum):
+    """Where a request that had to queue stands."""
+
+    WAITING = "waiting"
+    GRANTED = "granted"
+    RUNNING = "running"
+    REFUSED = "refused"
+    LEFT = "left"
+
+
+class Waiter:
+    """A request in the wait queue.
+
+    Attributes:
+        route: its route entry.
+        cost: slots it needs.
+        arrived_at, give_up_at, deadline_at: instants.
+        state: where it stands.
+        reason: why it was refused, once it is.
+        retry_after: whole seconds, where the refusal carries them.
+        wake: set by the shell; called by the owner, outside the lock, when the state has changed.
+        bypassed: slots that other classes took while this one was first in its class and did not fit.
+    """
+
+    __slots__ = (
+        "arrived_at",
+        "bypassed",
+        "cost",
+        "deadline_at",
+        "give_up_at",
+        "reason",
+        "retry_after",
+        "route",
+        "state",
+        "wake",
+    )
+
+    def __init__(
+        self, route: RouteEntry, cost: int, arrived_at: float, give_up_at: float, deadline_at: float
+    ) -> None:
+        self.route = route
+        self.cost = cost
+        self.arrived_at = arrived_at
+        self.give_up_at = give_up_at
+        self.deadline_at = deadline_at
+        self.state = WaiterState.WAITING
+        self.reason: Reason | None = None
+        self.retry_after: int | None = None
+        self.wake: Callable[[], None] | None = None
+        self.bypassed = 0

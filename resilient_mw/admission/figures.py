@@ -1,0 +1,63 @@
+"""Builds a snapshot from the live counters. Called under the owner's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from resilient_mw.admission.controller import AdmissionController
+from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.core.priority import EXEMPT
+from resilient_mw.core.snapshot import AppSnapshot, ClassSnapshot, RouteSnapshot
+
+
+def app_snapshot(
+    app: str,
+    controller: AdmissionController,
+    entries: Sequence[RouteEntry],
+    *,
+    drain_rate: float | None,
+    ignored_headers: Mapping[str, int],
+    guard_errors: int,
+) -> AppSnapshot:
+    """Return the figures of one application as plain values."""
+    classes = [ClassSnapshot(each.priority.name, each.slots, len(each.queue)) for each in controller.classes]
+    return AppSnapshot(
+        app=app,
+        limit=controller.slots.limit,
+        queue=controller.queue_length,
+        draining=controller.draining,
+        drain_rate=drain_rate,
+        classes=(*classes, ClassSnapshot(EXEMPT, controller.exempt, 0)),
+        routes=_merged(entries),
+        ignored_headers=ignored_headers,
+        guard_errors=guard_errors,
+    )
+
+
+def _merged(entries: Sequence[RouteEntry]) -> tuple[RouteSnapshot, ...]:
+    """Return one snapshot per route and class: entries that differ only in cost or deadline share their labels."""
+    merged: dict[tuple[str, str], RouteSnapshot] = {}
+    for entry in entries:
+        one = entry.snapshot()
+        key = (one.route, one.priority)
+        merged[key] = _sum(merged[key], one) if key in merged else one
+    return tuple(merged[key] for key in sorted(merged))
+
+
+def _sum(a: RouteSnapshot, b: RouteSnapshot) -> RouteSnapshot:
+    a.wait.merge(b.wait)
+    a.run.merge(b.run)
+    return replace(
+        a,
+        arrived=a.arrived + b.arrived,
+        admitted=a.admitted + b.admitted,
+        left=a.left + b.left,
+        refused=_counts(a.refused, b.refused),
+        outcomes=_counts(a.outcomes, b.outcomes),
+        late=a.late + b.late,
+    )
+
+
+def _counts(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {key: a.get(key, 0) + b.get(key, 0) for key in a.keys() | b.keys()}

@@ -1,0 +1,79 @@
+"""Forecasts: how long a wait will be, and when a refused caller should come back."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from resilient_mw.core.windows import DrainRate
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from resilient_mw.admission.entry import RouteEntry
+    from resilient_mw.admission.queue import ClassState
+    from resilient_mw.admission.slots import Slots
+
+MOST_RETRY_AFTER = 60
+"""Seconds: a longer estimate than this says more about the estimator than about the server."""
+
+
+class Forecast:
+    """Predicts waits from the measured drain rate.
+
+    Until a backlog has been worked off once, the rate is what the limit and the typical run time allow (Little's law);
+    before that is known either, nothing is predicted.
+    """
+
+    __slots__ = ("_random", "_run", "_slots", "drain")
+
+    def __init__(self, slots: Slots, random: Random) -> None:
+        self._slots = slots
+        self._random = random
+        self._run = 0.0
+        self.drain = DrainRate()
+
+    def ran(self, seconds: float) -> None:
+        """Learn from a completed run how long a slot is held."""
+        self._run = seconds if not self._run else self._run + 0.05 * (seconds - self._run)
+
+    def rate(self, now: float) -> float | None:
+        """Return slots released per second under load; None while unknown."""
+        measured = self.drain.rate(now, standing=any(state.queue for state in self._slots.classes))
+        if measured is None and self._run:
+            return self._slots.limit / self._run
+        return measured
+
+    def wait(self, now: float, state: ClassState, cost: int) -> float | None:
+        """Return the predicted wait in seconds of one more request of a class; None while unknown.
+
+        It is served after its own class's backlog at the class's share of the rate, or after everybody's backlog at
+        the whole rate, whichever is sooner: the prediction errs to the short side, so that nobody is refused for a
+        wait that would not have happened.
+        """
+        rate = self.rate(now)
+        if not rate:
+            return None
+        weight = state.priority.weight
+        weights = weight + sum(
+            other.priority.weight for other in self._slots.classes if other is not state and other.queue
+        )
+        everybody = sum(other.queued_cost for other in self._slots.classes)
+        return min((state.queued_cost + cost) * weights / weight, everybody + cost) / rate
+
+    def too_late(self, now: float, state: ClassState, route: RouteEntry, cost: int, budget: float) -> bool:
+        """Return whether a request that has to queue would be answered after its deadline."""
+        median = route.median.value
+        if median is None or budget == math.inf:
+            return False
+        wait = self.wait(now, state, cost)
+        return wait is not None and wait + median > budget
+
+    def retry_after(self, now: float, state: ClassState) -> int:
+        """Return whole seconds after which the class's backlog should be worked off.
+
+        The wait is at least a second and at most a minute, jittered by 0.8 to 1.4 so that callers who were refused
+        together do not come back together.
+        """
+        wait = self.wait(now, state, 0) or 0.0
+        return math.ceil(min(max(1.0, wait), MOST_RETRY_AFTER / 1.4) * self._random.uniform(0.8, 1.4))

@@ -1,0 +1,137 @@
+"""How a request is treated: exempt path, policy rule, mark of the endpoint, default, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.core.deadline import DeadlineRule
+from resilient_mw.core.marks import Mark, unreached_marks
+from resilient_mw.core.priority import EXEMPT
+from resilient_mw.core.routes import UNMATCHED, Route, RouteResolver, RouteRule, may_overlap, rule_index
+
+READING = frozenset({"GET", "HEAD"})
+
+
+class RouteEntries:
+    """All route entries of one policy: the same treatment of the same template is one entry, so labels stay bounded."""
+
+    __slots__ = ("_entries", "_policy", "_ranks")
+
+    def __init__(self, policy: ServerPolicy) -> None:
+        self._policy = policy
+        self._ranks = {each.name: rank for rank, each in enumerate(policy.classes)} | {EXEMPT: -1}
+        self._entries: dict[tuple[str, str, int, DeadlineRule], RouteEntry] = {}
+
+    def get(self, template: str, mark: Mark) -> RouteEntry:
+        """Return the entry for a template that is treated as `mark` says, the policy filling its gaps."""
+        policy = self._policy
+        priority = policy.default_class if mark.priority is None else mark.priority
+        cost = 1 if mark.cost is None else mark.cost
+        deadline = policy.deadline if mark.deadline is None else mark.deadline.over(policy.deadline)
+        key = (template, priority, cost, deadline)
+        entry = self._entries.get(key)
+        if entry is None:
+            # setdefault is atomic: two threads that come first at once get the same entry.
+            entry = self._entries.setdefault(
+                key, RouteEntry(template, priority, self._ranks[priority], cost, deadline)
+            )
+        return entry
+
+    def all(self) -> list[RouteEntry]:
+        """Return every entry."""
+        return list(self._entries.values())
+
+
+class RouteTable:
+    """Finds the entry of each request to one application.
+
+    Args:
+        policy: rules, exempt paths and defaults.
+        entries: the policy's entries, shared by all applications under the same policy.
+    """
+
+    __slots__ = ("_entries", "_exempt", "_found", "_policy", "_resolver", "_rules", "default")
+
+    def __init__(self, policy: ServerPolicy, entries: RouteEntries) -> None:
+        self._policy = policy
+        self._entries = entries
+        self._rules = rule_index(policy.routes)
+        self._exempt = {path: entries.get(path, Mark(priority=EXEMPT)) for path in policy.exempt_paths}
+        self._found: dict[tuple[Route | None, RouteRule | None], RouteEntry] = {}
+        self._resolver: RouteResolver | None = None
+        self.default = entries.get(UNMATCHED, Mark())
+
+    def bind(self, resolver: RouteResolver | None) -> list[str]:
+        """Take the application's routes into account; return what its author should be warned about.
+
+        Raises:
+            ValueError: a mark names a class that does not exist or a cost that can never fit.
+        """
+        self._resolver = resolver
+        self._found.clear()
+        if resolver is None:
+            return []
+        routes = list(resolver.routes())
+        for route in routes:
+            if route.mark is not None:
+                self._policy.check_mark(route.mark, f"the mark of route {route.template!r}")
+        return [
+            f"{rule!r} matches no route of the application: correct its path or remove it"
+            for rule in self._policy.routes
+            if not any(may_overlap(rule, route.template) for route in routes)
+        ]
+
+    def targets(self) -> list[object]:
+        """Return the objects that lead to a route, to tell marks that nothing leads to."""
+        return (
+            []
+            if self._resolver is None
+            else [target for route in self._resolver.routes() for target in route.targets]
+        )
+
+    def entry(self, path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
+        """Return how a request is treated.
+
+        Args:
+            path: the path below the root path, as the server decoded it.
+            method: the HTTP method.
+            scope: the ASGI scope or the WSGI environ, for the route source.
+
+        Raises:
+            Exception: whatever the route source raises; the caller fails open.
+        """
+        exempt = self._exempt.get(path)
+        if exempt is not None and method in READING:
+            return exempt
+        route = None if self._resolver is None else self._resolver.resolve(path, scope)
+        rule = self._rule(path, method) if self._policy.routes else None
+        entry = self._found.get((route, rule))
+        if entry is None:
+            entry = self._found[route, rule] = self._build(route, rule)
+        return entry
+
+    def _rule(self, path: str, method: str) -> RouteRule | None:
+        for rule in self._rules.candidates(path):
+            if not rule.methods or method in rule.methods:
+                return rule
+        return None
+
+    def _build(self, route: Route | None, rule: RouteRule | None) -> RouteEntry:
+        mark = None if route is None else route.mark
+        if mark is not None and route is not None:
+            # A route added after the start was not checked by bind().
+            self._policy.check_mark(mark, f"the mark of route {route.template!r}")
+        if rule is not None:
+            mark = rule.mark.over(mark)
+        template = UNMATCHED if rule is None else rule.path
+        if route is not None:
+            template = route.template
+        return self._entries.get(template, mark or Mark())
+
+
+def unreached(tables: list[RouteTable]) -> list[str]:
+    """Return the names of marked objects that lead to no route of any of the applications."""
+    return unreached_marks([target for table in tables for target in table.targets()])

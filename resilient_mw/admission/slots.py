@@ -1,0 +1,103 @@
+"""Slots and turns: how many are free for a class, and which class is next.
+
+Weighted turns (stride scheduling, Waldspurger and Weihl 1995) between the classes whose first waiter fits. A first
+waiter that does not fit because it needs several slots lets other classes pass until they have taken as many slots as
+the limit; from then on slots are saved up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from resilient_mw.admission.queue import ClassState
+
+
+class Slots:
+    """The slots of one policy. Not thread-safe: the owner locks.
+
+    Attributes:
+        limit: slots that exist.
+        in_use: slots taken.
+        classes: the state of each class, highest rank first.
+    """
+
+    __slots__ = ("_turn", "_unfilled", "classes", "in_use", "limit")
+
+    def __init__(self, limit: int, classes: Sequence[ClassState]) -> None:
+        self.limit = limit
+        self.in_use = 0
+        self.classes = classes
+        self._unfilled = sum(state.unfilled for state in classes)
+        self._turn = 0.0
+
+    def available(self, state: ClassState) -> int:
+        """Return the slots that a class could take now: the free ones that no other class has reserved."""
+        return self.limit - self.in_use - self._unfilled + state.unfilled
+
+    def fits(self, state: ClassState, cost: int) -> bool:
+        """Return whether a request may start now, with regard to those that slots are saved up for."""
+        if cost > self.available(state):
+            return False
+        if cost <= state.unfilled:
+            return True
+        for other in self.classes:
+            if other is not state and other.queue:
+                first = other.oldest()
+                if first.bypassed >= self.limit and first.cost > self.available(other):
+                    return False
+        return True
+
+    def take(self, state: ClassState, cost: int) -> None:
+        """Take slots while nobody waits."""
+        self.in_use += cost
+        state.slots += cost
+        if state.priority.reserved:
+            self._refill(state)
+
+    def take_in_turn(self, state: ClassState, cost: int) -> None:
+        """Take slots while others wait: charge the class's turn, and note whom it passed.
+
+        A class that could not run for a while takes its turn as if it had just come: it gets no credit to burn.
+        """
+        taken = cost - min(cost, state.unfilled)
+        for other in self.classes:
+            if taken and other is not state and other.queue:
+                first = other.oldest()
+                if first.cost > self.available(other):
+                    first.bypassed += taken
+        state.turn = max(self._turn, state.turn) + cost / state.priority.weight
+        self.take(state, cost)
+
+    def give_back(self, state: ClassState, cost: int) -> None:
+        """Take slots back.
+
+        Raises:
+            RuntimeError: the class does not hold that many; somebody gave them back twice.
+        """
+        if state.slots < cost:
+            raise RuntimeError(
+                f"{cost} slots of {state.priority.name!r} were given back, but it holds {state.slots}"
+            )
+        self.in_use -= cost
+        state.slots -= cost
+        if state.priority.reserved:
+            self._refill(state)
+
+    def next_class(self) -> ClassState | None:
+        """Return the class whose first waiter may start now; None if no first waiter fits."""
+        best: ClassState | None = None
+        for state in self.classes:
+            if (
+                state.queue
+                and (best is None or state.turn < best.turn)
+                and self.fits(state, state.oldest().cost)
+            ):
+                best = state
+        if best is not None:
+            self._turn = max(self._turn, best.turn)
+        return best
+
+    def _refill(self, state: ClassState) -> None:
+        unfilled = max(0, state.priority.reserved - state.slots)
+        self._unfilled += unfilled - state.unfilled
+        state.unfilled = unfilled

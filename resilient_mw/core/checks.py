@@ -1,0 +1,58 @@
+"""Checks of configuration values: one wording for every refusal of a bad value."""
+
+from __future__ import annotations
+
+import math
+
+
+def require_number(field: str, value: object, *, low: float = 0.0, high: float = math.inf) -> float:
+    """Return `value` as a float in `[low, high]`.
+
+    Raises:
+        ValueError: naming the field, the value and the allowed range. Booleans, NaN and text are refused.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError(f"{field}={value!r} is not allowed: it must be a number {_range(low, high)}")
+    return float(value)
+
+
+def require_integer(field: str, value: object, *, low: int, high: int | None = None) -> int:
+    """Return `value` as an int in `[low, high]` (`high=None`: no upper end).
+
+    Raises:
+        ValueError: naming the field, the value and the allowed range.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < low
+        or (high is not None and value > high)
+    ):
+        raise ValueError(
+            f"{field}={value!r} is not allowed: it must be a whole number {_range(low, math.inf if high is None else high)}"
+        )
+    return value
+
+
+def require_name(field: str, value: object) -> str:
+    """Return `value` as a non-empty text of letters, digits, `_`, `-` and `.` (it becomes a metric label).
+
+    Raises:
+        ValueError: naming the field and the value.
+    """
+    if (
+        not isinstance(value, str)
+        or not value
+        or not value.isascii()
+        or not value.replace("_", "").replace("-", "").replace(".", "").isalnum()
+    ):
+        raise ValueError(
+            f"{field}={value!r} is not allowed: it must be text of ASCII letters, digits, '_', '-' or '.'"
+        )
+    return value
+
+
+def _range(low: float, high: float) -> str:
+    if high == math.inf:
+        return f"of at least {low:g}"
+    return f"from {low:g} to {high:g}"

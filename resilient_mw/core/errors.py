@@ -1,0 +1,49 @@
+"""The tree of errors. Each carries a `reason` from the one closed set.
+
+ResilienceError
+├── DeadlineExceeded (also a TimeoutError)   the time for this work is over
+├── RequestCancelled                         the work was given up for another cause
+└── UnsupportedEventLoop                     started on an event loop other than asyncio's
+ResilienceWarning (a UserWarning)            something that was configured has no effect
+"""
+
+from __future__ import annotations
+
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.rejection import Reason
+
+
+class ResilienceError(Exception):
+    """Base of every error that this package raises on its own account.
+
+    Attributes:
+        reason: the stable reason, a member of `Reason` or `CancelReason`; None where no request is concerned.
+    """
+
+    reason: Reason | CancelReason | None = None
+
+
+class DeadlineExceeded(ResilienceError, TimeoutError):
+    """Raised by `check()` and by `within()` when the deadline of the work has passed."""
+
+    reason = Reason.DEADLINE_EXCEEDED
+
+
+class RequestCancelled(ResilienceError):
+    """Raised by `check()` when the request was cancelled for a cause other than its deadline.
+
+    Attributes:
+        reason: the `CancelReason`.
+    """
+
+    def __init__(self, reason: CancelReason) -> None:
+        super().__init__(f"the request was cancelled: {reason.value}")
+        self.reason = reason
+
+
+class UnsupportedEventLoop(ResilienceError):
+    """Raised at start when the server runs the application on an event loop other than asyncio's (Trio)."""
+
+
+class ResilienceWarning(UserWarning):
+    """Something that was configured has no effect, or less than it seems; the text says what to change."""

@@ -1,0 +1,168 @@
+"""Marks: what an endpoint or a router says of itself, by decorator.
+
+A mark is an attribute of the object it was put on, so the order of decorators does not matter. It takes effect when
+a route source finds the marked object behind a route; marks that no route leads to are named in a warning at start.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from resilient_mw.core.checks import require_integer, require_name, require_number
+from resilient_mw.core.deadline import DeadlineRule
+from resilient_mw.core.priority import EXEMPT
+
+Target = TypeVar("Target")
+
+ATTRIBUTE = "__resilient_mw_mark__"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What was said of one endpoint or router; None where nothing was said.
+
+    Attributes:
+        priority: class name, `exempt` included.
+        cost: slots that one request takes.
+        deadline: the route's own deadline rule.
+    """
+
+    priority: str | None = None
+    cost: int | None = None
+    deadline: DeadlineRule | None = None
+
+    def over(self, base: Mark | None) -> Mark:
+        """Return this mark with its gaps filled from `base` (the mark of a surrounding router)."""
+        if base is None:
+            return self
+        deadline = self.deadline
+        if base.deadline is not None:
+            deadline = base.deadline if deadline is None else deadline.over(base.deadline)
+        return Mark(
+            base.priority if self.priority is None else self.priority,
+            base.cost if self.cost is None else self.cost,
+            deadline,
+        )
+
+
+_marked: list[weakref.ref[object]] = []
+
+
+def priority(name: str, *, cost: int | None = None) -> Callable[[Target], Target]:
+    """Put an endpoint or a router into a priority class.
+
+    Args:
+        name: the class: `critical`, `normal`, `sheddable`, or one that the policy defines. An unmarked route is
+            `normal`.
+        cost: slots that one request takes; 1 by default. Give an expensive route more.
+
+    Raises:
+        ValueError: the name is no valid class name, or the cost is below 1. Whether the class exists is checked when
+            the application starts.
+    """
+    require_name("priority", name)
+    if cost is not None:
+        require_integer("cost", cost, low=1)
+    return _marker(Mark(priority=name, cost=cost))
+
+
+def exempt(target: Target) -> Target:
+    """Exempt an endpoint or a router: never queued, never refused for load, within its own hard bound."""
+    return _marker(Mark(priority=EXEMPT))(target)
+
+
+def deadline(
+    *, default: float | None = None, minimum: float | None = None, maximum: float | None = None
+) -> Callable[[Target], Target]:
+    """Give an endpoint or a router its own deadline rule.
+
+    Args:
+        default: seconds for callers who send no budget, and the most that an untrusted one can ask for.
+        minimum: seconds; a smaller wish of an untrusted caller is raised to it.
+        maximum: seconds; the most that anybody gets. What is left out comes from the policy.
+
+    Raises:
+        ValueError: a number is negative, no number, or the minimum exceeds the maximum.
+    """
+    return _marker(Mark(deadline=deadline_rule("deadline", default, minimum, maximum)))
+
+
+def deadline_rule(
+    field: str, default: float | None, minimum: float | None, maximum: float | None
+) -> DeadlineRule:
+    """Return a checked deadline rule; `field` names it in errors."""
+    rule = DeadlineRule(
+        None if default is None else require_number(f"{field} default", default, low=0.001, high=86_400),
+        None if minimum is None else require_number(f"{field} minimum", minimum, low=0, high=86_400),
+        None if maximum is None else require_number(f"{field} maximum", maximum, low=0.001, high=86_400),
+    )
+    if rule.minimum is not None and rule.maximum is not None and rule.minimum > rule.maximum:
+        raise ValueError(
+            f"{field} minimum={rule.minimum!r} is not allowed: it must be at most the maximum, {rule.maximum!r}"
+        )
+    return rule
+
+
+def mark_of(target: object) -> Mark | None:
+    """Return the mark of an endpoint, looking through functions that wrap it; None if it has none.
+
+    Marks on several layers (a decorator above and below another one) are merged, the outermost first.
+    """
+    found: Mark | None = None
+    for layer in layers(target):
+        mark = getattr(layer, "__dict__", {}).get(ATTRIBUTE)
+        if isinstance(mark, Mark):
+            found = mark if found is None else found.over(mark)
+    return found
+
+
+def layers(target: object) -> Iterator[object]:
+    """Yield an endpoint and what it wraps: `functools.wraps`, `partial`, bound methods, view classes."""
+    seen: set[int] = set()
+    while target is not None and id(target) not in seen:
+        seen.add(id(target))
+        yield target
+        following: Any = None
+        for attribute in ("__wrapped__", "func", "__func__", "view_class"):
+            following = getattr(target, "__dict__", {}).get(attribute) or _slot(target, attribute)
+            if following is not None:
+                break
+        target = following
+
+
+def unreached_marks(reached: list[object]) -> list[str]:
+    """Return the names of marked objects that are not among `reached`, for the warning at start."""
+    known = {id(layer) for target in reached for layer in layers(target)}
+    alive = [target for reference in _marked if (target := reference()) is not None]
+    return sorted({_name(target) for target in alive if id(target) not in known})
+
+
+def _slot(target: object, attribute: str) -> object:
+    # Bound methods and partials keep these outside __dict__; anything else that answers to them by __getattr__ lies.
+    if attribute in {"func", "__func__"} and hasattr(type(target), attribute):
+        return getattr(target, attribute, None)
+    return None
+
+
+def _marker(mark: Mark) -> Callable[[Target], Target]:
+    def apply(target: Target) -> Target:
+        own = getattr(target, "__dict__", {}).get(ATTRIBUTE)
+        try:
+            setattr(target, ATTRIBUTE, mark.over(own))
+            _marked.append(weakref.ref(target))
+        except (AttributeError, TypeError) as error:
+            raise TypeError(
+                f"{target!r} cannot carry a mark: put it on the endpoint function or the router"
+            ) from error
+        return target
+
+    return apply
+
+
+def _name(target: object) -> str:
+    module = getattr(target, "__module__", None)
+    name = getattr(target, "__qualname__", None) or getattr(target, "name", None) or type(target).__qualname__
+    return f"{module}.{name}" if module else str(name)

@@ -1,0 +1,38 @@
+"""Ports: what the outside may plug in, and where exporters find what runs in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+from weakref import WeakSet
+
+from resilient_mw.core.snapshot import AppSnapshot
+
+
+class Clock(Protocol):
+    """The one clock: a source of monotonic seconds."""
+
+    def now(self) -> float:
+        """Return monotonic seconds. Never goes back; its zero means nothing."""
+        ...
+
+
+class SnapshotSource(Protocol):
+    """Something that can tell its figures at any time, from any thread."""
+
+    def snapshot(self) -> AppSnapshot:
+        """Return the figures of this instant."""
+        ...
+
+
+_sources: WeakSet[SnapshotSource] = WeakSet()
+
+
+def register(source: SnapshotSource) -> None:
+    """Make a source visible to exporters for as long as it is alive."""
+    _sources.add(source)
+
+
+def snapshots() -> Iterable[AppSnapshot]:
+    """Return the figures of every live source, in a stable order."""
+    return sorted((source.snapshot() for source in list(_sources)), key=lambda snapshot: snapshot.app)

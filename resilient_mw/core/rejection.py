@@ -1,0 +1,94 @@
+"""The closed set of refusal reasons and the one table of what each means on the wire.
+
+Everything that says no (both middlewares, the metrics, later the clients) reads this table; nothing else may
+decide a status or whether `Retry-After` is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from types import MappingProxyType
+
+
+class Reason(StrEnum):
+    """Why a request was not answered by the application. The values are stable labels."""
+
+    QUEUE_FULL = "queue_full"
+    """No slot was free and no place in the wait queue was left for this class."""
+    PUSHED_OUT = "pushed_out"
+    """It waited, and a request of a higher class took its place in a full queue."""
+    QUEUE_TIMEOUT = "queue_timeout"
+    """It waited as long as it may and no slot came free."""
+    PREDICTED_LATE = "predicted_late"
+    """Predicted wait plus the route's typical run time exceed what is left of its deadline."""
+    EXEMPT_LIMIT = "exempt_limit"
+    """More exempt requests (health checks) at once than their own hard bound."""
+    DRAINING = "draining"
+    """The server is about to stop and takes no new work."""
+    EXPIRED_ON_ARRIVAL = "expired_on_arrival"
+    """The deadline that the caller sent had already passed."""
+    INSUFFICIENT_BUDGET = "insufficient_budget"
+    """The budget that the caller sent is below the smallest useful one."""
+    EXPIRED_IN_QUEUE = "expired_in_queue"
+    """The deadline passed while it waited for a slot."""
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    """The deadline passed while the application worked on it."""
+
+
+class RetryAfter(Enum):
+    """Where the value of a `Retry-After` header comes from."""
+
+    NEVER = "never"
+    """No header: coming back with the same budget would not help."""
+    DRAIN = "drain"
+    """The backlog divided by the measured drain rate, jittered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalRule:
+    """What one reason means on the wire.
+
+    Attributes:
+        status: the HTTP status code.
+        title: the RFC 9457 title, the same for all occurrences.
+        retry_after: where the `Retry-After` value comes from.
+        executed: whether the application may have begun the work. Only a refusal that was *not* executed carries
+            `X-Refusal-Reason`, so that a client may repeat it whatever the method.
+        close: whether the connection should be closed (HTTP/1.1), because no later request on it will be served.
+    """
+
+    status: int
+    title: str
+    retry_after: RetryAfter
+    executed: bool = False
+    close: bool = False
+
+
+REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
+    {
+        Reason.QUEUE_FULL: RefusalRule(503, "The wait queue is full", RetryAfter.DRAIN),
+        Reason.PUSHED_OUT: RefusalRule(
+            503, "A request of a higher class took the place in the queue", RetryAfter.DRAIN
+        ),
+        Reason.QUEUE_TIMEOUT: RefusalRule(503, "No slot came free in time", RetryAfter.DRAIN),
+        Reason.PREDICTED_LATE: RefusalRule(503, "The answer would come after the deadline", RetryAfter.DRAIN),
+        Reason.EXEMPT_LIMIT: RefusalRule(503, "Too many exempt requests at once", RetryAfter.DRAIN),
+        Reason.DRAINING: RefusalRule(503, "The server is shutting down", RetryAfter.DRAIN, close=True),
+        Reason.EXPIRED_ON_ARRIVAL: RefusalRule(504, "The deadline had passed on arrival", RetryAfter.NEVER),
+        Reason.INSUFFICIENT_BUDGET: RefusalRule(
+            504, "The budget is too small to be useful", RetryAfter.NEVER
+        ),
+        Reason.EXPIRED_IN_QUEUE: RefusalRule(504, "The deadline passed in the wait queue", RetryAfter.NEVER),
+        Reason.DEADLINE_EXCEEDED: RefusalRule(504, "The deadline passed", RetryAfter.NEVER, executed=True),
+    }
+)
+
+REFUSAL_HEADER = "X-Refusal-Reason"
+"""Names the reason of an answer to a request whose work was not begun."""
+
+
+def problem_type(reason: Reason) -> str:
+    """Return the RFC 9457 `type` of a reason: a stable identifier, not a link."""
+    return f"urn:resilient-mw:refusal:{reason.value}"

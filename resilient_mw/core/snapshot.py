@@ -1,0 +1,103 @@
+"""Snapshots: the figures of one instant as plain values, read by exporters."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the time histograms, in seconds."""
+
+
+class Histogram:
+    """Counts of durations by bucket, as plain integers that an exporter reads at scrape time."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+    def merge(self, other: Histogram) -> None:
+        """Add another histogram's counts to this one."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSnapshot:
+    """The figures of one route template in one class since the start. All counts only grow.
+
+    `arrived` = `admitted` + refused + `left` + those that wait right now.
+
+    Attributes:
+        route: the route template, `unmatched` for paths that no route of the application serves.
+        priority: the class name, or `exempt`.
+        arrived: requests that reached the decision.
+        admitted: requests that were let in.
+        left: callers who disconnected while they waited.
+        refused: refused requests by reason.
+        outcomes: ended runs by outcome: `completed`, `error`, or a cancel reason.
+        late: runs that went on for more than 250 ms after they were cancelled.
+        wait: how long the admitted ones that had to queue waited.
+        run: how long completed runs took, from admission to the end of the work.
+    """
+
+    route: str
+    priority: str
+    arrived: int
+    admitted: int
+    left: int
+    refused: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    late: int
+    wait: Histogram
+    run: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSnapshot:
+    """What one class holds right now.
+
+    Attributes:
+        priority: the class name, or `exempt`.
+        slots: slots in use (for `exempt`: requests).
+        queued: requests that wait.
+    """
+
+    priority: str
+    slots: int
+    queued: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppSnapshot:
+    """The figures of one protected application.
+
+    Attributes:
+        app: the policy's name.
+        limit: slots that exist.
+        queue: places in the wait queue.
+        draining: whether new requests are refused because the server is about to stop.
+        drain_rate: slots released per second while somebody waits; None while unknown.
+        classes: one entry per class, highest rank first, `exempt` last.
+        routes: one entry per route template and class.
+        ignored_headers: header values outside the grammar, by lower-case field name.
+        guard_errors: errors of our own code that let a request pass unguarded.
+    """
+
+    app: str
+    limit: int
+    queue: int
+    draining: bool
+    drain_rate: float | None
+    classes: tuple[ClassSnapshot, ...]
+    routes: tuple[RouteSnapshot, ...]
+    ignored_headers: Mapping[str, int]
+    guard_errors: int

@@ -1,0 +1,1 @@
+"""F2: the shells' common ground: the one clock, the request context, gates and supervision."""

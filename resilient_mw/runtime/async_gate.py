@@ -1,0 +1,63 @@
+"""The asyncio gate: a coroutine waits for its slot, and leaves no trace when it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from resilient_mw.admission.decision import Decision
+from resilient_mw.admission.entry import Waiter
+from resilient_mw.runtime.guard import Guard
+
+
+class AsyncWait:
+    """The wait of one queued request on an event loop. Each waiter is its own timer."""
+
+    __slots__ = ("_future", "_guard", "_loop", "_thread", "_waiter")
+
+    def __init__(self, guard: Guard, waiter: Waiter, loop: asyncio.AbstractEventLoop) -> None:
+        self._guard = guard
+        self._waiter = waiter
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._future: asyncio.Future[bool] = loop.create_future()
+
+    async def wait(self) -> Decision | None:
+        """Wait until a slot is granted or refused; None if the caller left meanwhile.
+
+        The slot is the caller's from the moment this returns an admitted decision. If it raises (cancelled from
+        outside), nothing is held.
+        """
+        guard, waiter = self._guard, self._waiter
+        delay = max(0.0, waiter.give_up_at - guard.clock.now())
+        timer = self._loop.call_later(delay, guard.tick, waiter.give_up_at)
+        try:
+            guard.attach(waiter, self._wake)
+            if not await self._future:
+                return None
+        except BaseException:
+            guard.leave(waiter)
+            raise
+        finally:
+            timer.cancel()
+        return guard.begin(waiter)
+
+    def abandon(self) -> None:
+        """End the wait because the caller has gone. Harmless after its end."""
+        if not self._future.done():
+            self._guard.leave(self._waiter)
+            self._future.set_result(False)
+
+    def _wake(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._resolve()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:
+            # The loop is closed: nobody will ever run this request, so its slot must not stay granted.
+            self._guard.leave(self._waiter)
+
+    def _resolve(self) -> None:
+        if not self._future.done():
+            self._future.set_result(True)

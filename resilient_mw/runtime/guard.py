@@ -1,0 +1,168 @@
+"""The guard: the one owner of a policy's controller and its lock.
+
+Both middlewares, and several applications under one policy, drive the same guard. It decides under the lock and acts
+after it has let go: waking waiters, telling listeners.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.controller import AdmissionController
+from resilient_mw.admission.decision import ADMITTED, Decision, Settled
+from resilient_mw.admission.entry import RouteEntry, Waiter, WaiterState
+from resilient_mw.admission.figures import app_snapshot
+from resilient_mw.admission.routing import RouteEntries
+from resilient_mw.core import ports
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.events import Cancelled, LateWork, Refused
+from resilient_mw.core.ports import Clock
+from resilient_mw.core.rejection import Reason
+from resilient_mw.core.snapshot import AppSnapshot
+from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.flush import Listeners
+
+
+class Guard:
+    """Owns the admission state of one policy. Safe to use from any thread and any event loop.
+
+    Args:
+        policy: what to enforce.
+        clock: the one clock.
+        rng: source of jitter.
+    """
+
+    def __init__(
+        self, policy: ServerPolicy, clock: Clock = MONOTONIC, rng: random.Random | None = None
+    ) -> None:
+        self.policy = policy
+        self.clock = clock
+        self.controller = AdmissionController(policy, rng or random.Random())  # noqa: S311  jitter, not a secret
+        self.entries = RouteEntries(policy)
+        self.listeners = Listeners(policy.listeners, clock)
+        self._lock = threading.Lock()
+        self._ignored: dict[str, int] = {}
+        ports.register(self)
+
+    def arrive(self, entry: RouteEntry, now: float, deadline_at: float) -> Decision:
+        """Decide about a request that has just arrived; see `AdmissionController.arrive`."""
+        with self._lock:
+            decision = self.controller.arrive(now, entry, entry.cost, deadline_at)
+        if decision is not ADMITTED:
+            if decision.reason is not None:
+                self._tell_refused(entry, decision.reason, 0.0)
+            self._wake(decision.settled)
+        return decision
+
+    def attach(self, waiter: Waiter, wake: Callable[[], None]) -> None:
+        """Have `wake` called once the wait is over; at once if it already is. It may be called from any thread."""
+        with self._lock:
+            waiting = waiter.state is WaiterState.WAITING
+            if waiting:
+                waiter.wake = wake
+        if not waiting:
+            wake()
+
+    def begin(self, waiter: Waiter) -> Decision:
+        """Start the work of a waiter whose wait is over, or learn why it may not start."""
+        with self._lock:
+            decision = self.controller.begin(self.clock.now(), waiter)
+        self._wake(decision.settled)
+        return decision
+
+    def leave(self, waiter: Waiter) -> None:
+        """Forget a waiter whose caller has gone. Harmless if its wait ended otherwise."""
+        with self._lock:
+            waiter.wake = None
+            settled = self.controller.leave(self.clock.now(), waiter)
+        self._wake(settled)
+
+    def tick(self, at: float) -> None:
+        """Let time pass; `at` is the instant the caller's timer was set for, in case it fired early."""
+        with self._lock:
+            settled = self.controller.tick(max(at, self.clock.now()))
+        self._wake(settled)
+
+    def release(self, entry: RouteEntry, cost: int) -> None:
+        """Give back the slots of one request, because its work has stopped. Exactly once."""
+        with self._lock:
+            settled = self.controller.release(self.clock.now(), entry, cost)
+        if settled:
+            self._wake(settled)
+
+    def end(self, entry: RouteEntry, cost: int, outcome: str, ran: float) -> None:
+        """Count a run that has ended and give back its slots: the common case in one step."""
+        with self._lock:
+            self.controller.finish(entry, outcome, ran)
+            settled = self.controller.release(self.clock.now(), entry, cost)
+        if settled:
+            self._wake(settled)
+
+    def finish(self, entry: RouteEntry, outcome: str, ran: float) -> None:
+        """Count a run that has ended while its slots are still held by a thread."""
+        with self._lock:
+            self.controller.finish(entry, outcome, ran)
+
+    def cancelled(self, entry: RouteEntry, reason: CancelReason, ran: float) -> None:
+        """Tell listeners that a running request was cancelled."""
+        if self.listeners:
+            self.listeners.emit(Cancelled(entry.template, entry.priority, reason, ran))
+
+    def late(self, entry: RouteEntry, reason: CancelReason) -> None:
+        """Count work that goes on after its cancellation."""
+        with self._lock:
+            entry.late += 1
+        if self.listeners:
+            self.listeners.emit(LateWork(entry.template, entry.priority, reason))
+
+    def ignored(self, names: tuple[str, ...]) -> None:
+        """Count header values outside the grammar."""
+        with self._lock:
+            for name in names:
+                self._ignored[name] = self._ignored.get(name, 0) + 1
+
+    def drain(self) -> None:
+        """Refuse new work from now on; what runs or waits goes on, exempt requests still pass."""
+        with self._lock:
+            self.controller.drain()
+
+    def snapshot(self) -> AppSnapshot:
+        """Return the figures of this instant."""
+        with self._lock:
+            return app_snapshot(
+                self.policy.name,
+                self.controller,
+                self.entries.all(),
+                drain_rate=self.controller.forecast.rate(self.clock.now()),
+                ignored_headers=dict(self._ignored),
+                guard_errors=self.listeners.errors,
+            )
+
+    def _wake(self, settled: Settled) -> None:
+        for waiter in settled:
+            if waiter.reason is not None:
+                self._tell_refused(waiter.route, waiter.reason, self.clock.now() - waiter.arrived_at)
+            wake, waiter.wake = waiter.wake, None
+            if wake is not None:
+                wake()
+
+    def _tell_refused(self, entry: RouteEntry, reason: Reason, waited: float) -> None:
+        if self.listeners:
+            self.listeners.emit(Refused(entry.template, entry.priority, reason, waited))
+
+
+_making = threading.Lock()
+
+
+def guard_of(policy: ServerPolicy) -> Guard:
+    """Return the guard of a policy object, made on first use. It lives as long as the policy."""
+    with _making:
+        if not policy.owner:
+            policy.owner.append(Guard(policy))
+        guard = policy.owner[0]
+    if not isinstance(guard, Guard):
+        raise TypeError(f"the policy {policy.name!r} is owned by {guard!r}")
+    return guard

@@ -1,0 +1,123 @@
+"""What both middlewares share: one application under one policy.
+
+Finds how a request is treated and until when it is worth working on. The protocol shells read the wire, ask here, and
+act.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.admission.routing import RouteTable, unreached
+from resilient_mw.core.errors import ResilienceWarning
+from resilient_mw.core.headers.wish import read_wish
+from resilient_mw.core.routes import below_root
+from resilient_mw.core.trust import PeerTrust
+from resilient_mw.runtime.guard import guard_of
+from resilient_mw.runtime.sources import find_resolver
+
+
+class Protection:
+    """One application under one policy.
+
+    Args:
+        policy: the policy; None: a new one of defaults.
+        overrides: fields of the policy that differ.
+
+    Raises:
+        TypeError: an override names no field of the policy.
+        ValueError: a value is not allowed.
+    """
+
+    def __init__(self, policy: ServerPolicy | None, overrides: Mapping[str, Any]) -> None:
+        if policy is not None and not isinstance(policy, ServerPolicy):
+            raise ValueError(f"policy={policy!r} is not allowed: it must be a ServerPolicy")
+        self.policy = (policy or ServerPolicy()).with_changes(overrides)
+        self.guard = guard_of(self.policy)
+        self.table = RouteTable(self.policy, self.guard.entries)
+        self.started = False
+        self._trust = PeerTrust(self.policy.trusted_peers)
+        self._starting = threading.Lock()
+        _waiting_for_start.add(self)
+
+    def start(self, apps: Iterable[object]) -> None:
+        """Bind the application's routes, once, before the first request. Warnings say what has no effect.
+
+        Args:
+            apps: the objects that may be the application.
+
+        Raises:
+            ValueError: a mark names a class that does not exist or a cost that can never fit.
+        """
+        with self._starting:
+            if self.started:
+                return
+            self.started = True
+            _waiting_for_start.discard(self)
+            _started.add(self)
+            for complaint in self.table.bind(find_resolver(apps)):
+                _warn(complaint)
+        _warn_of_unreached_marks()
+
+    def entry(self, path: str, root_path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
+        """Return how a request is treated; as an unmatched, normal one if the route source fails (fail open)."""
+        try:
+            return self.table.entry(below_root(path, root_path), method, scope)
+        except Exception as error:  # noqa: BLE001  the application must be served whatever our look-up does
+            self.guard.listeners.failed("route look-up", error)
+            return self.table.default
+
+    def deadline_at(
+        self, now: float, entry: RouteEntry, fields: list[tuple[str, str]], peer: str | None
+    ) -> float:
+        """Return the instant at which a request that has just arrived stops being worth the work.
+
+        Args:
+            now: the instant of arrival.
+            entry: how it is treated.
+            fields: its deadline header lines, as (lower-case name, value).
+            peer: the address of the peer, None if the server does not tell.
+        """
+        if not fields:
+            return now + entry.deadline.budget(None, trusted=False)
+        wish, ignored = read_wish(fields)
+        if ignored:
+            self.guard.ignored(ignored)
+        if wish == 0.0:
+            return now
+        return now + entry.deadline.budget(wish, trusted=self._trusts(peer))
+
+    def _trusts(self, peer: str | None) -> bool:
+        try:
+            return bool(self._trust) and self._trust.trusts(peer)
+        except Exception as error:  # noqa: BLE001  the user's function; an error means no trust
+            self.guard.listeners.failed("trusted_peers", error)
+            return False
+
+
+# Marks are global, applications are several: a mark is unreached only when every application has shown its routes.
+_waiting_for_start: WeakSet[Protection] = WeakSet()
+_started: WeakSet[Protection] = WeakSet()
+_told: set[str] = set()
+
+
+def _warn_of_unreached_marks() -> None:
+    if _waiting_for_start:
+        return
+    for name in unreached([protection.table for protection in _started]):
+        if name not in _told:
+            _told.add(name)
+            _warn(
+                f"the mark on {name} has no effect: no route of a protected application leads to it. Put the decorator "
+                "next to the function, use functools.wraps in the decorators between, or write a RouteRule"
+            )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ResilienceWarning, stacklevel=2)
