@@ -1,0 +1,66 @@
+# `make lab` and `make test` need Python 3.11 or newer and nothing else: each sets itself up in .venv, once.
+#
+#   make lab ARGS="--step 7b --asgi"     make test ARGS="tests/core -x"     make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+SHELL := /bin/sh
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test check format bench clean
+
+help:
+	@echo "make lab      break a real service on purpose, with and without protection (report: lab-report.html)"
+	@echo "make test     run the tests"
+	@echo "make check    lint, types, floors, build"
+	@echo "make format   let ruff lay out the code"
+	@echo "make bench    measure what the middleware costs"
+	@echo "make clean    remove $(VENV) and everything that was built"
+	@echo "Pass options with ARGS, another interpreter with PYTHON (now: $(PYTHON))."
+
+lab: $(VENV)/.ready-lab
+	$(BIN)/resilient-mw lab $(ARGS)
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+format: $(VENV)/.ready-dev
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready-test
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -f lab-report.html
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says: the extra of that name is installed, as pyproject.toml lists it now.
+$(VENV)/.ready-%: pyproject.toml $(VENV)/.created
+	@echo "==> Installing what 'make $*' needs into $(VENV)"
+	$(PIP) install --editable '.[$*]'
+	@touch $@
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys' 2>/dev/null || { \
+	  echo "There is no '$(PYTHON)' here. Install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed, but '$(PYTHON)' is `$(PYTHON) --version 2>&1`. Name another: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "==> Making a virtual environment in $(VENV) with `$(PYTHON) --version`"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
