@@ -7,13 +7,19 @@ handler, its child tasks, worker threads that copied the context.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.checks import require_number
 from resilient_mw.core.deadline import FOREVER, Deadline
 from resilient_mw.core.errors import DeadlineExceeded, RequestCancelled
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.clocks import MONOTONIC
+
+if TYPE_CHECKING:
+    import asyncio
+    from types import TracebackType
 
 CancelCallback = Callable[[CancelReason], Awaitable[object] | None]
 """Called once when the work is cancelled; what it returns is awaited under ASGI if it can be."""
@@ -27,6 +33,11 @@ class RequestContext:
     """
 
     __slots__ = ("__weakref__", "_callbacks", "_clock", "deadline_at", "reason")
+
+    @property
+    def clock(self) -> Clock:
+        """The one clock, on which `deadline_at` is an instant."""
+        return self._clock
 
     def __init__(self, deadline_at: float = FOREVER, clock: Clock = MONOTONIC) -> None:
         self.deadline_at = deadline_at
@@ -83,10 +94,101 @@ class RequestContext:
             self._callbacks = []
         self._callbacks.append(callback)
 
+    def within(self, seconds: float) -> Within:
+        """Return a scope in which the deadline is at most `seconds` away; it shrinks and never grows.
+
+        `with` gives the code inside a context with the smaller budget, which `check()` and clients obey. `async with`
+        also cancels the code inside at that instant.
+
+        Raises:
+            ValueError: `seconds` is no number, or negative.
+            DeadlineExceeded: from `async with`, when the time of the scope was over.
+        """
+        return Within(self, require_number("seconds", seconds))
+
     def take_callbacks(self) -> list[CancelCallback]:
         """Hand out the registered callbacks, each only once. For the code that cancels."""
         callbacks, self._callbacks = self._callbacks, None
         return callbacks or []
+
+
+class NestedContext(RequestContext):
+    """The context inside `within()`: its own deadline, and whatever ends the request around it."""
+
+    __slots__ = ("_outer",)
+
+    def __init__(self, outer: RequestContext, deadline_at: float, clock: Clock) -> None:
+        super().__init__(min(deadline_at, outer.deadline_at), clock)
+        self._outer = outer
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the work no longer matters."""
+        return self.cancel_reason is not None
+
+    @property
+    def cancel_reason(self) -> CancelReason | None:
+        """Why the work no longer matters: the request's reason goes before this scope's own deadline."""
+        return self._outer.cancel_reason or super().cancel_reason
+
+    def on_cancel(self, callback: CancelCallback) -> None:
+        """Have `callback(reason)` called once if the request is cancelled. The end of the scope alone does not call it."""
+        self._outer.on_cancel(callback)
+
+
+class Within:
+    """A scope with a smaller deadline, made by `RequestContext.within()`. Use it once."""
+
+    __slots__ = ("_outer", "_seconds", "_timeout", "_token")
+
+    def __init__(self, outer: RequestContext, seconds: float) -> None:
+        self._outer = outer
+        self._seconds = seconds
+        self._token: Token[RequestContext] | None = None
+        self._timeout: asyncio.Timeout | None = None
+
+    def __enter__(self) -> RequestContext:
+        """Enter for code that is not interrupted."""
+        if self._token is not None:
+            raise RuntimeError("a within() scope can be entered once; call within() again")
+        clock = self._outer.clock
+        context = NestedContext(self._outer, clock.now() + self._seconds, clock)
+        self._token = CURRENT.set(context)
+        return context
+
+    def __exit__(self, *_: object) -> None:
+        """Make the outer context current again."""
+        if self._token is not None:
+            CURRENT.reset(self._token)
+
+    async def __aenter__(self) -> RequestContext:
+        """Enter for code that is cancelled when the time is over."""
+        import asyncio
+
+        context = self.__enter__()
+        try:
+            # The loop's clock is another clock: only the duration is handed over. Where the request ends first, its
+            # own deadline is watched already.
+            remaining = context.remaining()
+            self._timeout = asyncio.timeout(remaining if context.deadline_at < self._outer.deadline_at else None)
+            await self._timeout.__aenter__()
+        except BaseException:
+            self.__exit__()
+            raise
+        return context
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave; a cancellation that was ours becomes `DeadlineExceeded`, every other one passes."""
+        self.__exit__()
+        if self._timeout is None:
+            return
+        try:
+            await self._timeout.__aexit__(kind, error, traceback)
+        except TimeoutError as timed_out:
+            # asyncio raises this only if the cancellation was its own: foreign TimeoutErrors do not come this way.
+            raise DeadlineExceeded(f"not finished within {self._seconds:g} s") from timed_out.__cause__
 
 
 class _NoRequest(RequestContext):

@@ -1,0 +1,120 @@
+"""Listens for the caller's disconnect without taking a message away from the application.
+
+No ASGI server tells a handler that its caller has left; only `receive()` does, some servers tell it once only, and
+some wake only one of two listeners. So one reader owns the server's `receive()`, keeps what it reads for the
+application, and latches the disconnect for everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asgiref.typing import ASGIReceiveCallable, ASGIReceiveEvent, HTTPDisconnectEvent
+
+MOST_BYTES = 65_536
+"""Body bytes read ahead at most. Beyond it nobody listens until the application has taken some."""
+MOST_MESSAGES = 16
+
+
+class Channel:
+    """What the application receives from, once somebody has to listen on its behalf.
+
+    Args:
+        receive: the server's `receive`.
+        on_disconnect: called once, in the event loop, when the caller has left.
+    """
+
+    __slots__ = ("_buffer", "_bytes", "_error", "_listeners", "_reader", "_receive", "disconnected", "on_disconnect")
+
+    def __init__(self, receive: ASGIReceiveCallable, on_disconnect: Callable[[], None]) -> None:
+        self.disconnected = False
+        self.on_disconnect = on_disconnect
+        self._receive = receive
+        self._buffer: deque[ASGIReceiveEvent] = deque()
+        self._bytes = 0
+        self._listeners: set[asyncio.Future[None]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+
+    def listen(self) -> None:
+        """Start reading ahead, unless that goes on already, the caller has left, or enough is kept."""
+        if self._reader is None and self._error is None and not self.disconnected and not self._full():
+            loop = asyncio.get_running_loop()
+            self._reader = loop.create_task(self._read(), context=Context())
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next message for the application, in the order in which the server gave them."""
+        while not self._buffer:
+            if self.disconnected:
+                return disconnect_event()
+            if self._error is not None:
+                raise self._error
+            self.listen()
+            listener = asyncio.get_running_loop().create_future()
+            self._listeners.add(listener)
+            try:
+                await listener
+            finally:
+                self._listeners.discard(listener)
+        message = self._buffer.popleft()
+        self._bytes -= _size(message)
+        self.listen()
+        return message
+
+    def offer_disconnect(self) -> bool:
+        """Tell the application that its caller has left, true or not; return whether it was listening.
+
+        Frameworks that run the handler in a task of their own stop it on this message.
+        """
+        listening = bool(self._listeners)
+        self.disconnected = True
+        self._notify()
+        return listening
+
+    def stop(self) -> None:
+        """Stop listening: the request has ended."""
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _read(self) -> None:
+        try:
+            while not self._full():
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    self._latch()
+                    return
+                self._buffer.append(message)
+                self._bytes += _size(message)
+                self._notify()
+        except Exception as error:  # noqa: BLE001  the application gets it from its next receive()
+            self._error = error
+        finally:
+            self._reader = None
+            self._notify()
+
+    def _latch(self) -> None:
+        if not self.disconnected:
+            self.disconnected = True
+            self.on_disconnect()
+
+    def _full(self) -> bool:
+        return self._bytes >= MOST_BYTES or len(self._buffer) >= MOST_MESSAGES
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            if not listener.done():
+                listener.set_result(None)
+
+
+def disconnect_event() -> HTTPDisconnectEvent:
+    """Return a fresh `http.disconnect` message."""
+    return {"type": "http.disconnect"}
+
+
+def _size(message: ASGIReceiveEvent) -> int:
+    return len(message["body"]) if message["type"] == "http.request" and "body" in message else 0

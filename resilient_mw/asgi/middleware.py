@@ -1,0 +1,186 @@
+"""The ASGI middleware: admission before any work, a deadline that is kept, work that stops when nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.decision import ADMITTED, Decision
+from resilient_mw.admission.entry import Waiter
+from resilient_mw.asgi.channel import Channel
+from resilient_mw.asgi.exchange import HttpExchange
+from resilient_mw.asgi.refusal import prepare_refusals
+from resilient_mw.core.errors import UnsupportedEventLoop
+from resilient_mw.core.headers.wish import DEADLINE_FIELDS
+from resilient_mw.core.rejection import Reason
+from resilient_mw.runtime.async_gate import AsyncWait
+from resilient_mw.runtime.context import CURRENT
+from resilient_mw.runtime.protection import Protection
+from resilient_mw.runtime.supervise import Supervisor
+
+if TYPE_CHECKING:
+    from asgiref.typing import (
+        ASGI3Application,
+        ASGIReceiveCallable,
+        ASGISendCallable,
+        ASGISendEvent,
+        HTTPScope,
+        LifespanScope,
+        Scope,
+    )
+
+FIELDS = {name.encode("ascii"): name for name in DEADLINE_FIELDS}
+
+
+class ResilienceMiddleware:
+    """Protects an ASGI application: admits, queues or refuses requests, and stops what has become worthless.
+
+    Put it outermost. HTTP requests are guarded; websockets, lifespan and unknown scopes pass untouched.
+
+    Args:
+        app: the application.
+        policy: the policy; None: a policy of defaults. The same object given to two middlewares makes them share one
+            limit and one queue.
+        **overrides: fields of `ServerPolicy` that differ from `policy`.
+
+    Raises:
+        TypeError: an override names no field of the policy.
+        ValueError: a value is not allowed; the text names the field, the value and the range.
+        UnsupportedEventLoop: at start, on an event loop other than asyncio's.
+    """
+
+    def __init__(self, app: ASGI3Application, policy: ServerPolicy | None = None, **overrides: Any) -> None:
+        self.app = app
+        self._protection = Protection(policy, overrides)
+        self._guard = self._protection.guard
+        self._refusals = prepare_refusals()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._supervisor: Supervisor | None = None
+        self._supervisors: WeakKeyDictionary[asyncio.AbstractEventLoop, Supervisor] = WeakKeyDictionary()
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Serve one scope."""
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _http(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        guard = self._guard
+        supervisor = self._supervisor_of_this_loop()
+        task = asyncio.current_task()
+        if task is None or self._protection.disabled:
+            await self.app(scope, receive, send)
+            return
+        decision: Decision | None = None
+        try:
+            if not self._protection.started:
+                self._start(scope)
+            now = guard.clock.now()
+            entry = self._protection.entry(scope["path"], scope.get("root_path", ""), scope["method"], scope)
+            fields = [(FIELDS[name], value.decode("latin-1")) for name, value in scope["headers"] if name in FIELDS]
+            client = scope.get("client")
+            deadline_at = self._protection.deadline_at(now, entry, fields, client[0] if client else None)
+            decision = guard.arrive(entry, now, deadline_at)
+        except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
+            guard.listeners.failed("admission", error)
+        if decision is None:
+            await self.app(scope, receive, send)
+            return
+
+        channel: Channel | None = None
+        if decision is not ADMITTED and not decision.admitted:
+            if decision.waiter is not None:
+                channel = Channel(receive, _nothing)
+                decision = await self._wait(decision.waiter, channel)
+                if decision is None:
+                    return
+                now = guard.clock.now()
+            if decision.reason is not None:
+                await self._refusals[decision.reason].send(scope, send, decision.retry_after)
+                return
+
+        # From here to enter() nothing suspends, so that no cancellation can come between a slot and its release.
+        exchange = HttpExchange(
+            task, deadline_at, now, guard, entry, supervisor, self._refusals[Reason.DEADLINE_EXCEEDED],
+            scope, receive, send, channel,
+        )  # fmt: skip
+        error_of_app: BaseException | None = None
+        supervisor.enter(exchange)
+        token = CURRENT.set(exchange)
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+        except BaseException as error:
+            if exchange.reason is None:
+                exchange.failed = True
+                raise
+            error_of_app = error
+        finally:
+            CURRENT.reset(token)
+            exchange.stop_listening()
+            supervisor.leave(exchange, exchange.release)
+        if exchange.reason is not None:
+            try:
+                await supervisor.settle(exchange, error_of_app, exchange.answer)
+            finally:
+                error_of_app = None  # No cycle between this frame and the traceback.
+
+    async def _wait(self, waiter: Waiter, channel: Channel) -> Decision | None:
+        """Wait for a slot while listening for the disconnect; None if the caller has gone."""
+        wait = AsyncWait(self._guard, waiter, asyncio.get_running_loop())
+        channel.on_disconnect = wait.abandon
+        admitted = False
+        try:
+            channel.listen()
+            decision = await wait.wait()
+            admitted = decision is not None and decision.admitted
+        finally:
+            if not admitted:
+                channel.stop()
+        return decision
+
+    async def _lifespan(self, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": ASYNCIO_ONLY})
+            return
+
+        async def send_checked(message: ASGISendEvent) -> None:
+            # The application's own start-up may have added routes, so they are bound when it has finished.
+            if message["type"] == "lifespan.startup.complete":
+                try:
+                    self._start(scope)
+                except ValueError as error:
+                    message = {"type": "lifespan.startup.failed", "message": str(error)}
+            await send(message)
+
+        await self.app(scope, receive, send_checked)
+
+    def _start(self, scope: Scope) -> None:
+        self._protection.start([scope.get("app"), self.app])
+
+    def _supervisor_of_this_loop(self) -> Supervisor:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UnsupportedEventLoop(ASYNCIO_ONLY) from None
+        if loop is self._loop and self._supervisor is not None:
+            return self._supervisor
+        supervisor = self._supervisors.get(loop)
+        if supervisor is None:
+            supervisor = self._supervisors[loop] = Supervisor(loop, self._guard.clock)
+        self._loop, self._supervisor = loop, supervisor
+        return supervisor
+
+
+ASYNCIO_ONLY = "resilient_mw runs on asyncio only: start the server with an asyncio event loop instead of Trio"
+
+
+def _nothing() -> None:
+    """Stand in until somebody wants to know of a disconnect."""
