@@ -73,7 +73,7 @@ class ResilienceMiddleware:
         guard = self._guard
         supervisor = self._supervisor_of_this_loop()
         task = asyncio.current_task()
-        if task is None or self._protection.disabled:
+        if task is None:
             await self.app(scope, receive, send)
             return
         decision: Decision | None = None

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
 
 MOST_REMEMBERED = 1024
 
@@ -21,7 +25,7 @@ class PeerTrust:
 
     def __init__(self, peers: Sequence[str] | Callable[[str], bool]) -> None:
         self._predicate: Callable[[str], bool] | None = None
-        self._networks: list[object] = []
+        self._networks: list[IPv4Network | IPv6Network] = []
         self._known: dict[str, bool] = {}
         if callable(peers):
             self._predicate = peers
@@ -74,4 +78,4 @@ class PeerTrust:
         mapped = getattr(address, "ipv4_mapped", None)
         return any(
             address in network or (mapped is not None and mapped in network) for network in self._networks
-        )  # type: ignore[operator]
+        )

@@ -13,7 +13,16 @@ import asyncio.tasks
 import concurrent.futures
 import gc
 import sys
-from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, MethodType, ModuleType
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 Task = asyncio.Task[Any]
@@ -23,6 +32,7 @@ MAX_DEPTH = 1000
 """Coroutines of one task that are looked at; a longer chain is not known to end."""
 
 _SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_STEPS = {"async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper"}
 _ANYIO = "anyio._backends._asyncio"
 _ASGIREF = "asgiref.sync"
 
@@ -45,8 +55,8 @@ def awaited(task: Task) -> Future | None:
 def chain_of(task: Task) -> list[Any]:
     """Return the coroutines and generators of a task, from its own to the one that awaits the future.
 
-    Where the chain passes an object that does not tell what it awaits (the step of an asynchronous generator), the
-    garbage collector's view of that object leads on.
+    The step of an asynchronous generator does not tell whose step it is: there the garbage collector's view of it
+    leads on.
     """
     chain: list[Any] = []
     step: Any = task.get_coro()
@@ -57,9 +67,11 @@ def chain_of(task: Task) -> list[Any]:
             following = step.ag_await
         elif isinstance(step, GeneratorType):
             following = step.gi_yieldfrom
-        else:
+        elif type(step).__name__ in _STEPS:
             step = next((each for each in gc.get_referents(step) if isinstance(each, _SUSPENDED)), None)
             continue
+        else:
+            break
         chain.append(step)
         step = following
     return chain
@@ -77,19 +89,19 @@ def frame_of(step: Any) -> FrameType | None:
     return frame
 
 
-def task_groups_of(task: Task, chain: list[Any]) -> list[asyncio.TaskGroup]:
-    """Return the task's own asyncio task groups whose body still runs or whose exit is awaited.
+def group_tasks(task: Task, steps: list[Any]) -> list[Task]:
+    """Return the children of the asyncio task groups that the task has entered in these of its coroutines.
 
-    They lie among the local variables and on the value stack of its coroutines. The garbage collector's view is
-    used, because reading `f_locals` of somebody's frame would keep his variables alive.
+    The groups lie among the local variables and on the value stacks. The garbage collector's view is used, because
+    reading `f_locals` of somebody's frame would keep his variables alive.
     """
-    groups: dict[int, asyncio.TaskGroup] = {}
-    for step in chain:
+    children: list[Task] = []
+    for step in steps:
         for each in gc.get_referents(step):
-            held = each.__self__ if isinstance(each, MethodType) else each
-            if isinstance(held, asyncio.TaskGroup) and held._parent_task is task:  # type: ignore[attr-defined]
-                groups[id(held)] = held
-    return list(groups.values())
+            group = each.__self__ if isinstance(each, MethodType) else each
+            if isinstance(group, asyncio.TaskGroup) and group._parent_task is task:  # type: ignore[attr-defined]
+                children += [child for child in group._tasks if child not in children]
+    return children
 
 
 def gathered(future: Future) -> list[Future]:
@@ -112,10 +124,14 @@ def shielded(future: Future) -> Future | None:
 def _callback_cell(future: Future, qualname: str, variable: str) -> object:
     """Return a variable that a callback of the future closes over; None if it has no such callback."""
     for callback, _ in future._callbacks or ():
-        if getattr(callback, "__qualname__", None) == qualname:
-            place = callback.__code__.co_freevars.index(variable)  # type: ignore[attr-defined]
-            return callback.__closure__[place].cell_contents  # type: ignore[attr-defined]
+        if isinstance(callback, FunctionType) and callback.__qualname__ == qualname:
+            return cell(callback, variable)
     return None
+
+
+def cell(function: FunctionType, variable: str) -> Any:
+    """Return the value of a variable that a function closes over."""
+    return (function.__closure__ or ())[function.__code__.co_freevars.index(variable)].cell_contents
 
 
 def anyio_call(frame: FrameType, future: Future) -> Any:

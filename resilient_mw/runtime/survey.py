@@ -36,11 +36,13 @@ class Survey:
         queued_futures: futures of queued calls that no task of their own waits for.
         below_scope: some leaf or thread waiter lies below an anyio scope of another task.
         by_wait: some leaf waits by `asyncio.wait`, which does not pass a cancel on.
-        resuming: some leaf is about to take its next step, so that a cancel would take its result from it.
+        resuming: tasks like `leaves` that are about to take their next step: a cancel at this instant would take
+            from them what they waited for.
         blind: something was not as expected; nothing else in here is to be relied upon.
     """
 
     leaves: list[Task] = field(default_factory=list)
+    resuming: list[Task] = field(default_factory=list)
     outer: list[Task] = field(default_factory=list)
     thread_waiters: list[Task] = field(default_factory=list)
     threads: list[ThreadWork] = field(default_factory=list)
@@ -48,7 +50,6 @@ class Survey:
     queued_futures: list[Future] = field(default_factory=list)
     below_scope: bool = False
     by_wait: bool = False
-    resuming: bool = False
     blind: bool = False
 
 
@@ -57,8 +58,8 @@ def survey(root: Task) -> Survey:
 
     It costs 5 to 60 µs: only requests that are over are looked at.
     """
-    search = _Search()
     try:
+        search = _Search(root.get_loop())
         search.task(root, scoped=False, reach=_Reach.OWN)
     except Exception:  # noqa: BLE001 (other people's private names: whatever goes wrong, do without)
         return Survey(blind=True)
@@ -86,13 +87,14 @@ class _Waits(Flag):
 class _Search:
     """One survey under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.found = Survey()
+        self._loop = loop
         self._seen: set[Task] = set()
 
     def task(self, task: Task, *, scoped: bool, reach: _Reach) -> None:
         """Look at one task and at all that it waits for; note what role it has."""
-        if task in self._seen or task.done():
+        if task in self._seen or task.done() or task.get_loop() is not self._loop:
             return
         self._seen.add(task)
         future = awaits.awaited(task)
@@ -118,25 +120,26 @@ class _Search:
             found.thread_waiters.append(task)
             found.below_scope |= scoped
         if not waits:
-            found.leaves.append(task)
+            resuming = future is not None and future.done()
+            (found.resuming if resuming else found.leaves).append(task)
             found.below_scope |= scoped
             found.by_wait |= by_wait
-            found.resuming |= future is not None and future.done()
 
-    def _by_frame(
+    def _by_frame(  # noqa: PLR0917
         self, task: Task, chain: list[Any], frame: FrameType | None, future: Future, scoped: bool, reach: _Reach
     ) -> _Waits:
         """Follow what the innermost coroutine of the task is known to wait for, else the awaited future."""
-        waits = _Waits.NOTHING
-        exiting = frame is not None and frame.f_code in awaits.GROUP_EXIT_CODES
-        for group in awaits.task_groups_of(task, chain):
-            for child in tuple(group._tasks):  # type: ignore[attr-defined]  # noqa: SLF001
-                if exiting:
-                    waits |= _Waits.TASKS
-                # A group whose body still waits for something else is read for threads: they will be left behind.
-                self.task(child, scoped=scoped, reach=reach if exiting else _Reach.SHARED)
-        if frame is None or waits:
-            return waits or self._future(future, scoped, reach)
+        exits = frame is not None and frame.f_code in awaits.GROUP_EXIT_CODES
+        if exits:
+            for child in awaits.group_tasks(task, chain[-1:]):
+                self.task(child, scoped=scoped, reach=reach)
+        for child in awaits.group_tasks(task, chain):
+            # A group whose body still waits for something else is read for threads: they will be left behind.
+            self.task(child, scoped=scoped, reach=_Reach.SHARED)
+        if exits:
+            return _Waits.TASKS
+        if frame is None:
+            return self._future(future, scoped, reach)
         if frame.f_code is awaits.WAIT_CODE:
             return self._threads_of(frame.f_locals["fs"], scoped, max(reach, _Reach.WAITED, key=_rank))
         if frame.f_code in awaits.INNER_TASK_CODES:

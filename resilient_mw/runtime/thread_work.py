@@ -52,9 +52,10 @@ class AnyioWork:
     at: it is back when its queue is empty, or when it has been idle since (it may have taken its next call).
     """
 
-    __slots__ = ("_idle_since", "_worker", "key")
+    __slots__ = ("_idle_since", "_queue", "_worker", "key")
 
     def __init__(self, worker: Any, future: asyncio.Future[Any]) -> None:
+        self._queue = worker.queue
         self._worker = worker
         self._idle_since = worker.idle_since
         self.key = future
@@ -63,7 +64,7 @@ class AnyioWork:
         """Have `ended()` called at the exact end, or within 20 ms of it if the request no longer waits."""
 
         def look() -> None:
-            if self._worker.queue.unfinished_tasks == 0 or self._worker.idle_since != self._idle_since:
+            if self._queue.unfinished_tasks == 0 or self._worker.idle_since != self._idle_since:
                 ended()
             else:
                 loop.call_later(POLL_EVERY, look, context=Context())

@@ -1,0 +1,214 @@
+"""Bring one request that is over to its end: cancel what it waits for, once, in an order that lets clean-ups run.
+
+A cancel goes to the innermost tasks first, and each task is asked once. A running thread is never cut off from the
+one who waits for it while no answer has begun: when it is back, the handler gets 50 ms to end by itself. Every
+step is a callback of the event loop; none is taken within the handler's own step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextvars import Context
+from functools import cache, partial
+from typing import Any, Protocol
+
+from resilient_mw.runtime.survey import Survey, survey
+from resilient_mw.runtime.thread_work import ThreadWork
+from resilient_mw.runtime.wakeups import before_resume, end_quietly
+
+GRACE = 0.05
+"""Seconds that a handler gets to end by itself when its thread has come back after the end of its request."""
+DISCONNECT_GRACE = 0.1
+"""Seconds that a framework gets to react to `http.disconnect` before its task is cancelled."""
+LATE_AFTER = 0.25
+"""Seconds after a cancel at which what still runs is counted, and the handler is nudged once."""
+
+Task = asyncio.Task[Any]
+
+
+class Stoppable(Protocol):
+    """What the end of a request needs of its record (see `supervise.Supervised`)."""
+
+    task: Task
+    started: bool
+    done: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether something still holds the slot."""
+        ...
+
+    def keep(self, key: object) -> None:
+        """Hold the slot on behalf of `key`."""
+        ...
+
+    def let_go(self, key: object) -> None:
+        """Hold it no longer."""
+        ...
+
+    def offer_disconnect(self) -> bool:
+        """Give `http.disconnect` to a pending `receive()`; False if there is none."""
+        ...
+
+    def late(self) -> None:
+        """Count work that went on after its cancel."""
+        ...
+
+
+class Stop:
+    """The end of one request. `begin()` starts it; it goes on by itself until the application has returned.
+
+    Attributes:
+        own_cancels: how often the request's own task was cancelled by this.
+    """
+
+    __slots__ = (
+        "_armed", "_asked", "_back", "_begun", "_checking", "_followed", "_graced", "_late", "_loop", "_nudged",
+        "_offered", "_pause", "_record", "_running", "_waiting", "own_cancels",
+    )  # fmt: skip
+
+    def __init__(self, record: Stoppable, loop: asyncio.AbstractEventLoop) -> None:
+        self.own_cancels = 0
+        self._record = record
+        self._loop = loop
+        self._begun = record.started  # an answer that had begun must be cut, also for one that waits for a thread
+        self._asked: set[Task] = set()  # were cancelled
+        self._armed: set[Task] = set()  # will be, when they are about to resume
+        self._followed: set[object] = set()  # calls in threads, or on their way to one, that hold the slot
+        self._running: set[object] = set()  # those that were seen in a thread and have not come back
+        self._back: set[object] = set()
+        self._pause: asyncio.TimerHandle | None = None  # no step before it has run
+        self._waiting = False  # the next step is due already
+        self._checking = False
+        self._graced = False
+        self._offered = False
+        self._late = False
+        self._nudged = False
+
+    def begin(self) -> None:
+        """Take the first step."""
+        self._step()
+
+    def _step(self) -> None:
+        """Look at what the request waits for now, and cancel what was not asked before."""
+        self._waiting = False
+        record = self._record
+        if record.done or self._pause is not None:
+            return
+        self._check_later()
+        found = self._look()
+        if found.blind:
+            _warn_blind()
+            self._cancel(record.task)
+        elif found.threads and not self._begun:
+            for future in found.queued_futures:
+                future.cancel()
+            for leaf in found.leaves:
+                self._cancel(leaf)
+        elif found.resuming and not self._graced:
+            self._pause_for(GRACE)
+        elif found.by_wait and not self._offered and record.offer_disconnect():
+            self._offered = True
+            self._arm(found.outer)
+            self._pause_for(DISCONNECT_GRACE)
+        elif found.by_wait or not self._offered:
+            self._cancel_all(found)
+
+    def _cancel_all(self, found: Survey) -> None:
+        if not found.below_scope:
+            self._cancel(self._record.task)
+            return
+        self._arm(found.outer)
+        for task in (*found.leaves, *found.resuming, *found.thread_waiters):
+            self._cancel(task)
+
+    def _arm(self, tasks: list[Task]) -> None:
+        """Have these cancelled just before they resume, in place of seeing how the ones they wait for ended."""
+        for task in tasks:
+            if task not in self._asked and task not in self._armed:
+                self._armed.add(task)
+                before_resume(task, partial(self._cancel, task))
+
+    def _cancel(self, task: Task) -> None:
+        """Cancel one task, if it was not asked before."""
+        if task in self._asked or task.done():
+            return
+        self._asked.add(task)
+        if task is not self._record.task:
+            end_quietly(task)
+            task.add_done_callback(self._task_ended, context=Context())
+            task.cancel()
+        elif not self._record.done:
+            self._cancel_root()
+
+    def _cancel_root(self) -> None:
+        self.own_cancels += 1
+        self._record.task.cancel()
+
+    def _task_ended(self, _: Task) -> None:
+        """A task that was cancelled has ended: those who waited for it are next."""
+        if not self._waiting:
+            self._waiting = True
+            self._loop.call_soon(self._step, context=Context())
+
+    def _look(self) -> Survey:
+        """Survey the request, and hold the slot for every call in a thread, or on its way to one, that it shows."""
+        found = survey(self._record.task)
+        for work in (*found.threads, *found.queued):
+            if work.key not in self._followed:
+                self._followed.add(work.key)
+                self._record.keep(work.key)
+                work.follow(self._loop, partial(self._call_ended, work))
+        self._running.update(work.key for work in found.threads if work.key not in self._back)
+        return found
+
+    def _call_ended(self, work: ThreadWork) -> None:
+        self._back.add(work.key)
+        self._record.let_go(work.key)
+        if work.key in self._running:
+            self._running.discard(work.key)
+            if not self._running and not self._record.done:
+                self._pause_for(GRACE)
+
+    def _pause_for(self, delay: float) -> None:
+        """Take the next step after `delay` seconds, and none before."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._graced = True
+        self._pause = self._loop.call_later(delay, self._go_on, context=Context())
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._step()
+
+    def _check_later(self) -> None:
+        if not self._checking:
+            self._checking = True
+            self._loop.call_later(LATE_AFTER, self._check, context=Context())
+
+    def _check(self) -> None:
+        """Count what still runs; ask once more a handler that is neither in a thread nor just back from one."""
+        self._checking = False
+        record = self._record
+        if record.done and not record.held:
+            return
+        if not self._late:
+            self._late = True
+            record.late()
+        if record.done or self._nudged or self._look().threads:
+            return
+        if self._pause is not None:
+            self._check_later()
+            return
+        self._nudged = True
+        self._asked.add(record.task)
+        self._cancel_root()
+
+
+@cache
+def _warn_blind() -> None:
+    logging.getLogger("resilient_mw").warning(
+        "Cannot see what a request waits for (names inside asyncio, anyio or asgiref have changed): requests are "
+        "cancelled at their own task only, and slots of threads that are left behind come back too early."
+    )

@@ -1,0 +1,188 @@
+"""Run requests under a deadline: one record per request, one supervisor per event loop.
+
+The handler runs in the server's own task. There is no task, timer or scope per request: the supervisor keeps a set
+of what is in flight and one shared 50 ms tick, which lives only while something is in flight. A request that is
+over is brought to its end by `stopping.Stop`.
+"""
+# The record and the supervisor are one subject in two files: private slots keep the names of the shells free.
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from math import inf
+from typing import Any
+
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.ports import Clock
+from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.stopping import Stop
+from resilient_mw.runtime.supervised import Supervised, guarded, retrieve
+
+__all__ = ["Supervised", "Supervisor"]
+
+TICK = 0.05
+"""Seconds between two looks at what is in flight."""
+HORIZON = 1.5 * TICK
+"""Seconds ahead for which exact timers are armed: more than one tick, since a tick may come late."""
+WATCH_AFTER = 0.05
+"""Seconds after which a request is worth watching for a disconnect."""
+MIN_TIMER = 0.001
+"""Seconds that a timer which fired early is armed for again: loops round to their clock's resolution."""
+ANSWER_WITHIN = 1.0
+"""Seconds that the answer to an expired request gets to leave once the application has ended."""
+
+
+class Supervisor:
+    """Watches over the requests of one event loop.
+
+    A shell makes a record, calls `enter`, runs the application, calls `leave`, and, if the record has got a
+    `reason` meanwhile, awaits `settle`. All methods belong to the loop's thread.
+
+    Attributes:
+        in_flight: the records between `enter` and `leave`. To be read only.
+    """
+
+    __slots__ = ("_clock", "_horizon", "_loop", "in_flight")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock = MONOTONIC) -> None:
+        self.in_flight: set[Supervised] = set()
+        self._loop = loop
+        self._clock = clock
+        self._horizon = inf  # deadlines up to here need a timer now; inf: there is no tick
+
+    def enter(self, record: Supervised) -> None:
+        """Take a request under supervision. Its deadline is met to within the resolution of the loop's timers."""
+        self.in_flight.add(record)
+        if record.deadline_at <= self._horizon:
+            self._attend(record)
+
+    def leave(self, record: Supervised, release: Callable[[], object]) -> None:
+        """Say that the application has returned or raised, and give the slot back.
+
+        `release()` is called exactly once, in the loop's thread: at once; or, while threads that the request left
+        behind, held futures or cancel callbacks are at work, when the last of them has ended. No timer shortens
+        that for a thread.
+        """
+        record.done = True
+        self.in_flight.discard(record)
+        if record._held:
+            record._release = release
+        else:
+            release()
+
+    def fire(self, record: Supervised, reason: CancelReason) -> None:
+        """End a request: say so to its context, have the 504 sent, cancel its work.
+
+        Does nothing for a request that is over already, has ended, or whose response is complete. It acts at once
+        in a callback of the loop and at the next turn when it is called within the step of a task.
+        """
+        if record.reason is not None or record.complete or record.done:
+            return
+        if asyncio.current_task(self._loop) is not None:
+            self.fire_soon(record, reason)
+            return
+        record.reason = reason
+        if reason is CancelReason.DEADLINE and not record.started:
+            guarded(self._loop, "on_expired", record.on_expired)
+        record.run_callbacks()
+        record._stop = Stop(record, self._loop)
+        record._stop.begin()
+
+    def fire_soon(self, record: Supervised, reason: CancelReason) -> None:
+        """End a request at the next turn of the loop. For `receive()`, `send()` and other code of a request."""
+        self._loop.call_soon(self.fire, record, reason, context=Context())
+
+    async def settle(
+        self, record: Supervised, error: BaseException | None, answer: asyncio.Future[Any] | None = None
+    ) -> None:
+        """Finish a request that was ended by `fire`. Call it after `leave`, in the request's own task.
+
+        It undoes our own cancels and nobody else's, waits at most one second for `answer` (the task that sends the
+        504), and gives `http.disconnect` to whoever still listens. It returns when the shell should return, without
+        finishing a response that had begun.
+
+        Args:
+            record: the request.
+            error: what the application raised, if it did.
+            answer: what has to be over before the server hears that the application has ended.
+
+        Raises:
+            asyncio.CancelledError: somebody else has cancelled the task, too.
+            BaseException: `error`, if it is neither an `Exception` nor a cancellation (KeyboardInterrupt, ...).
+        """
+        task, stop = record.task, record._stop
+        try:
+            # Never below the count on entry: a handler may have called uncancel() for a cancel of ours itself.
+            for _ in range(min(stop.own_cancels if stop else 0, task.cancelling() - record.base)):
+                task.uncancel()
+            record.offer_disconnect()
+            if answer is not None:
+                await _over(answer, record)
+            if task.cancelling() > record.base:
+                raise asyncio.CancelledError
+            if error is not None and not _is_harmless(error):
+                raise error
+        finally:
+            error = None  # the traceback of the error leads to frames that lead to the error
+
+    def _attend(self, record: Supervised) -> None:
+        """Start the tick if there is none; arm a timer for a deadline that is near."""
+        now = self._clock.now()
+        if self._horizon == inf:
+            self._next_tick(now)
+        if record.deadline_at <= self._horizon:
+            self._arm(record, now)
+
+    def _next_tick(self, now: float) -> None:
+        self._horizon = now + HORIZON
+        self._loop.call_later(TICK, self._tick, context=Context())
+
+    def _tick(self) -> None:
+        if not self.in_flight:
+            self._horizon = inf
+            return
+        now = self._clock.now()
+        self._next_tick(now)
+        horizon, watch_before = self._horizon, now - WATCH_AFTER
+        for record in tuple(self.in_flight):
+            if record.deadline_at <= horizon and not record._timed:
+                self._arm(record, now)
+            if record.started_at <= watch_before and not record._watched:
+                record._watched = True
+                guarded(self._loop, "start_watching", record.start_watching)
+
+    def _arm(self, record: Supervised, now: float) -> None:
+        record._timed = True
+        delay = max(record.deadline_at - now, MIN_TIMER if now < record.deadline_at else 0.0)
+        self._loop.call_later(delay, self._due, record, context=Context())
+
+    def _due(self, record: Supervised) -> None:
+        now = self._clock.now()
+        if now >= record.deadline_at:
+            self.fire(record, CancelReason.DEADLINE)
+        elif not record.done:
+            self._arm(record, now)
+
+
+async def _over(answer: asyncio.Future[Any], record: Supervised) -> None:
+    """Wait until `answer` is over, at most one second; then it is cancelled."""
+    try:
+        await asyncio.wait((answer,), timeout=ANSWER_WITHIN)
+    except asyncio.CancelledError:
+        if record.task.cancelling() > record.base:
+            raise
+        # Else a remainder of a cancel that has been undone since: nobody wants the task gone.
+    finally:
+        answer.add_done_callback(retrieve)
+        if not answer.done():
+            answer.cancel()
+
+
+def _is_harmless(error: BaseException) -> bool:
+    """Tell what a handler may raise in answer to a cancel from what stops the process."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_harmless(each) for each in error.exceptions)
+    return isinstance(error, (Exception, asyncio.CancelledError))
