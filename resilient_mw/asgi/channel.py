@@ -29,7 +29,16 @@ class Channel:
         on_disconnect: called once, in the event loop, when the caller has left.
     """
 
-    __slots__ = ("_buffer", "_bytes", "_error", "_listeners", "_reader", "_receive", "disconnected", "on_disconnect")
+    __slots__ = (
+        "_buffer",
+        "_bytes",
+        "_error",
+        "_listeners",
+        "_reader",
+        "_receive",
+        "disconnected",
+        "on_disconnect",
+    )
 
     def __init__(self, receive: ASGIReceiveCallable, on_disconnect: Callable[[], None]) -> None:
         self.disconnected = False

@@ -7,14 +7,20 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from resilient_mw.admission.entry import COMPLETED, ERROR, RouteEntry
-from resilient_mw.asgi.channel import Channel, disconnect_event
+from resilient_mw.asgi.channel import Channel
 from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.guard import Guard
 from resilient_mw.runtime.supervise import Supervised, Supervisor
 
 if TYPE_CHECKING:
-    from asgiref.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, HTTPScope
+    from asgiref.typing import (
+        ASGIReceiveCallable,
+        ASGIReceiveEvent,
+        ASGISendCallable,
+        ASGISendEvent,
+        HTTPScope,
+    )
 
 
 class HttpExchange(Supervised):
@@ -42,7 +48,7 @@ class HttpExchange(Supervised):
         "failed",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  made for every request: keywords would cost
         self,
         task: asyncio.Task[Any],
         deadline_at: float,
@@ -102,20 +108,13 @@ class HttpExchange(Supervised):
         """Send as the server would; drop what comes after the end."""
         if self.reason is not None:
             return
-        kind = message["type"]
-        last = False
-        if kind == "http.response.start":
+        if message["type"] == "http.response.start":
             if self._clock.now() >= self.deadline_at:
                 await self._give_up(CancelReason.DEADLINE)
                 return
             self.started = True
             self._trailers = bool(message.get("trailers", False))
-        elif kind == "http.response.body" or kind == "http.response.zerocopysend":
-            last = not message.get("more_body", False) and not self._trailers
-        elif kind == "http.response.pathsend":
-            last = not self._trailers
-        elif kind == "http.response.trailers":
-            last = not message.get("more_trailers", False)
+        last = _is_last(message, self._trailers)
         self._last_message = last
         try:
             await self._send(message)
@@ -191,3 +190,13 @@ class HttpExchange(Supervised):
             await self._expiry.send(self._scope, self._send, None)
         except OSError:
             pass  # The caller has gone as well.
+
+
+def _is_last(message: ASGISendEvent, trailers: bool) -> bool:
+    """Return whether a message ends the response; unknown messages do not."""
+    kind: str = message["type"]
+    if kind in {"http.response.body", "http.response.zerocopysend"}:
+        return not message.get("more_body", False) and not trailers
+    if kind == "http.response.pathsend":
+        return not trailers
+    return kind == "http.response.trailers" and not message.get("more_trailers", False)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, Decision
-from resilient_mw.admission.entry import Waiter
+from resilient_mw.admission.entry import RouteEntry, Waiter
 from resilient_mw.asgi.channel import Channel
 from resilient_mw.asgi.exchange import HttpExchange
 from resilient_mw.asgi.refusal import prepare_refusals
@@ -70,46 +70,52 @@ class ResilienceMiddleware:
             await self.app(scope, receive, send)
 
     async def _http(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        guard = self._guard
         supervisor = self._supervisor_of_this_loop()
         task = asyncio.current_task()
-        if task is None:
+        arrival = self._arrive(scope)
+        if arrival is None or task is None:
             await self.app(scope, receive, send)
             return
-        decision: Decision | None = None
-        try:
-            if not self._protection.started:
-                self._start(scope)
-            now = guard.clock.now()
-            entry = self._protection.entry(scope["path"], scope.get("root_path", ""), scope["method"], scope)
-            fields = [(FIELDS[name], value.decode("latin-1")) for name, value in scope["headers"] if name in FIELDS]
-            client = scope.get("client")
-            deadline_at = self._protection.deadline_at(now, entry, fields, client[0] if client else None)
-            decision = guard.arrive(entry, now, deadline_at)
-        except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
-            guard.listeners.failed("admission", error)
-        if decision is None:
-            await self.app(scope, receive, send)
-            return
-
+        decision, entry, now, deadline_at = arrival
         channel: Channel | None = None
-        if decision is not ADMITTED and not decision.admitted:
+        if decision is not ADMITTED:
             if decision.waiter is not None:
                 channel = Channel(receive, _nothing)
-                decision = await self._wait(decision.waiter, channel)
-                if decision is None:
-                    return
-                now = guard.clock.now()
+                granted = await self._wait(decision.waiter, channel)
+                if granted is None:
+                    return  # The caller has gone: nobody reads an answer.
+                decision, now = granted, self._guard.clock.now()
             if decision.reason is not None:
                 await self._refusals[decision.reason].send(scope, send, decision.retry_after)
                 return
-
-        # From here to enter() nothing suspends, so that no cancellation can come between a slot and its release.
+        # From here to enter() nothing suspends: no cancellation comes between a slot and its release.
         exchange = HttpExchange(
-            task, deadline_at, now, guard, entry, supervisor, self._refusals[Reason.DEADLINE_EXCEEDED],
+            task, deadline_at, now, self._guard, entry, supervisor, self._refusals[Reason.DEADLINE_EXCEEDED],
             scope, receive, send, channel,
         )  # fmt: skip
-        error_of_app: BaseException | None = None
+        await self._run(exchange, supervisor, scope)
+
+    def _arrive(self, scope: HTTPScope) -> tuple[Decision, RouteEntry, float, float] | None:
+        """Decide about a request: decision, route entry, arrival and deadline; None if our own code failed."""
+        guard, protection = self._guard, self._protection
+        try:
+            if not protection.started:
+                self._start(scope)
+            now = guard.clock.now()
+            entry = protection.entry(scope["path"], scope.get("root_path", ""), scope["method"], scope)
+            fields = [
+                (FIELDS[name], value.decode("latin-1")) for name, value in scope["headers"] if name in FIELDS
+            ]
+            client = scope.get("client")
+            deadline_at = protection.deadline_at(now, entry, fields, client[0] if client else None)
+            return guard.arrive(entry, now, deadline_at), entry, now, deadline_at
+        except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
+            guard.listeners.failed("admission", error)
+            return None
+
+    async def _run(self, exchange: HttpExchange, supervisor: Supervisor, scope: HTTPScope) -> None:
+        """Run the application with a slot in hand; the slot comes back on every way out."""
+        caught: BaseException | None = None
         supervisor.enter(exchange)
         token = CURRENT.set(exchange)
         try:
@@ -118,16 +124,16 @@ class ResilienceMiddleware:
             if exchange.reason is None:
                 exchange.failed = True
                 raise
-            error_of_app = error
+            caught = error
         finally:
             CURRENT.reset(token)
             exchange.stop_listening()
             supervisor.leave(exchange, exchange.release)
         if exchange.reason is not None:
             try:
-                await supervisor.settle(exchange, error_of_app, exchange.answer)
+                await supervisor.settle(exchange, caught, exchange.answer)
             finally:
-                error_of_app = None  # No cycle between this frame and the traceback.
+                caught = None  # No cycle between this frame and the traceback.
 
     async def _wait(self, waiter: Waiter, channel: Channel) -> Decision | None:
         """Wait for a slot while listening for the disconnect; None if the caller has gone."""
@@ -143,7 +149,9 @@ class ResilienceMiddleware:
                 channel.stop()
         return decision
 
-    async def _lifespan(self, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def _lifespan(
+        self, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -179,7 +187,9 @@ class ResilienceMiddleware:
         return supervisor
 
 
-ASYNCIO_ONLY = "resilient_mw runs on asyncio only: start the server with an asyncio event loop instead of Trio"
+ASYNCIO_ONLY = (
+    "resilient_mw runs on asyncio only: start the server with an asyncio event loop instead of Trio"
+)
 
 
 def _nothing() -> None:

@@ -24,7 +24,8 @@ class Refusal:
         self._close = rule.close
         self._body = problem_body(reason)
         self._headers = [
-            (name.lower().encode("ascii"), value.encode("ascii")) for name, value in refusal_headers(reason, None)
+            (name.lower().encode("ascii"), value.encode("ascii"))
+            for name, value in refusal_headers(reason, None)
         ]
 
     async def send(self, scope: HTTPScope, send: ASGISendCallable, retry_after: int | None) -> None:
@@ -35,7 +36,9 @@ class Refusal:
             headers.append((b"retry-after", RETRY_AFTER[retry_after]))
         if self._close and scope.get("http_version", "1.1").startswith("1"):
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": self._status, "headers": headers, "trailers": False})
+        await send(
+            {"type": "http.response.start", "status": self._status, "headers": headers, "trailers": False}
+        )
         body = b"" if scope["method"] == "HEAD" else self._body
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
