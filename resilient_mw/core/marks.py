@@ -87,21 +87,21 @@ def deadline(
     Raises:
         ValueError: a number is negative, no number, or the minimum exceeds the maximum.
     """
-    return _marker(Mark(deadline=deadline_rule("deadline", default, minimum, maximum)))
+    return _marker(Mark(deadline=deadline_rule("deadline.", default, minimum, maximum)))
 
 
 def deadline_rule(
-    field: str, default: float | None, minimum: float | None, maximum: float | None
+    prefix: str, default: float | None, minimum: float | None, maximum: float | None
 ) -> DeadlineRule:
-    """Return a checked deadline rule; `field` names it in errors."""
+    """Return a checked deadline rule; `prefix` goes before the names of its fields in errors."""
     rule = DeadlineRule(
-        None if default is None else require_number(f"{field} default", default, low=0.001, high=86_400),
-        None if minimum is None else require_number(f"{field} minimum", minimum, low=0, high=86_400),
-        None if maximum is None else require_number(f"{field} maximum", maximum, low=0.001, high=86_400),
+        None if default is None else require_number(f"{prefix}default", default, low=0.001, high=86_400),
+        None if minimum is None else require_number(f"{prefix}minimum", minimum, low=0, high=86_400),
+        None if maximum is None else require_number(f"{prefix}maximum", maximum, low=0.001, high=86_400),
     )
     if rule.minimum is not None and rule.maximum is not None and rule.minimum > rule.maximum:
         raise ValueError(
-            f"{field} minimum={rule.minimum!r} is not allowed: it must be at most the maximum, {rule.maximum!r}"
+            f"{prefix}minimum={rule.minimum!r} is not allowed: it must be at most the maximum, {rule.maximum!r}"
         )
     return rule
 
@@ -127,17 +127,23 @@ def layers(target: object) -> Iterator[object]:
         yield target
         following: Any = None
         for attribute in ("__wrapped__", "func", "__func__", "view_class"):
-            following = getattr(target, "__dict__", {}).get(attribute) or _slot(target, attribute)
+            following = getattr(target, "__dict__", {}).get(attribute)
+            if following is None:
+                following = _slot(target, attribute)
             if following is not None:
                 break
         target = following
 
 
 def unreached_marks(reached: list[object]) -> list[str]:
-    """Return the names of marked objects that are not among `reached`, for the warning at start."""
+    """Return the names of marked objects that no application has led to, `reached` included from now on.
+
+    What was reached once is forgotten: it is never complained about, also when its application is gone.
+    """
     known = {id(layer) for target in reached for layer in layers(target)}
-    alive = [target for reference in _marked if (target := reference()) is not None]
-    return sorted({_name(target) for target in alive if id(target) not in known})
+    alive = [(mark, target) for mark in _marked if (target := mark()) is not None and id(target) not in known]
+    _marked[:] = [mark for mark, _ in alive]
+    return sorted({_name(target) for _, target in alive})
 
 
 def _slot(target: object, attribute: str) -> object:

@@ -49,14 +49,8 @@ class RouteRule:
         deadline_minimum: float | None = None,
         deadline_maximum: float | None = None,
     ) -> None:
-        if not str(path).startswith("/") or "*" in path.removesuffix("/*"):
-            raise ValueError(
-                f"RouteRule.path={path!r} is not allowed: it must start with '/', and '*' may only end it"
-            )
-        if isinstance(methods, str):
-            raise ValueError(
-                f"RouteRule.methods={methods!r} is not allowed: it must be a sequence such as ['GET']"
-            )
+        _check_path(path)
+        _check_methods(methods)
         if priority is not None:
             require_name("RouteRule.priority", priority)
         if cost is not None:
@@ -64,7 +58,7 @@ class RouteRule:
         given = (deadline_default, deadline_minimum, deadline_maximum)
         deadline: DeadlineRule | None = None
         if any(number is not None for number in given):
-            deadline = deadline_rule("RouteRule.deadline", *given)
+            deadline = deadline_rule("RouteRule.deadline_", *given)
         self.path = path
         self.methods = frozenset(method.upper() for method in methods)
         self.mark = Mark(priority, cost, deadline)
@@ -146,7 +140,10 @@ class PathIndex(Generic[Value]):
         """Return the values that may match, first added first."""
         found: list[int] = []
         nodes = [self._root]
-        for segment in path.split("/")[1:]:
+        before, *segments = path.split("/")
+        if before:
+            return ()  # no path of ours: what stands before the first slash must not be overlooked
+        for segment in segments:
             following: list[_Node] = []
             for node in nodes:
                 found += node.below
@@ -217,4 +214,30 @@ def below_root(path: str, root_path: str) -> str:
 
 
 def _is_parameter(segment: str) -> bool:
-    return "{" in segment or segment.startswith("<")
+    return "{" in segment or "<" in segment
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, str) or not path.startswith("/") or "*" in path.removesuffix("/*"):
+        raise ValueError(
+            f"RouteRule.path={path!r} is not allowed: it must be text that starts with '/', and '*' may only end it"
+        )
+    for segment in path.split("/"):
+        # Anything that the index would take for any segment, or for text that no path ever contains.
+        if not set("{}<>").isdisjoint(segment) and not (
+            segment[0] == "{" and segment[-1] == "}" and segment[1:-1].isidentifier()
+        ):
+            raise ValueError(
+                f"RouteRule.path={path!r} is not allowed: {segment!r} must be '{{name}}', which stands for one whole "
+                "segment; '/*' at the end stands for everything below"
+            )
+
+
+def _check_methods(methods: object) -> None:
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
+        raise ValueError(
+            f"RouteRule.methods={methods!r} is not allowed: it must be a sequence such as ['GET']"
+        )
+    for method in methods:
+        if not isinstance(method, str) or not method:
+            raise ValueError(f"RouteRule.methods={method!r} is not allowed: it must be text such as 'GET'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class PeerTrust:
         peers: networks such as `"10.0.0.0/8"` or `"::1"`, or a function of the peer's address.
 
     Raises:
-        ValueError: a text is no network, naming it.
+        ValueError: something is no network, naming it.
     """
 
     __slots__ = ("_known", "_networks", "_predicate")
@@ -30,7 +30,7 @@ class PeerTrust:
         if callable(peers):
             self._predicate = peers
             return
-        if isinstance(peers, str):
+        if isinstance(peers, str) or not isinstance(peers, Iterable):
             raise ValueError(
                 f"trusted_peers={peers!r} is not allowed: it must be a sequence of networks or a function"
             )
@@ -39,7 +39,8 @@ class PeerTrust:
 
             for peer in peers:
                 try:
-                    self._networks.append(ip_network(peer))
+                    # A number or bytes would be read as an address, too.
+                    self._networks.append(ip_network(peer if isinstance(peer, str) else repr(peer)))
                 except ValueError as error:
                     raise ValueError(
                         f"trusted_peers={peer!r} is not allowed: it must be a network such as '10.0.0.0/8' ({error})"

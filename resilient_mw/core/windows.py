@@ -45,8 +45,9 @@ class RunningMedian:
 class DrainRate:
     """How fast a backlog is worked off: units released per second while somebody waits.
 
-    Elapsed time and released units both decay by 1/32 per release, so the rate speaks of the last 32 releases or so,
-    and a standstill lowers it at once because the time since the last release counts.
+    Elapsed time and released units both decay by 1/32 per release, so the rate speaks of the last 32 releases or so.
+    A standstill lowers it because the time since the last release counts as soon as the next one is overdue: counting
+    it earlier would make a steady stream look slower between two releases than it is.
     """
 
     __slots__ = ("_last", "_seconds", "_units")
@@ -62,6 +63,11 @@ class DrainRate:
         """Note that a backlog begins."""
         self._last = now
 
+    def ended(self, now: float) -> None:
+        """Note that the backlog is gone, by releases or because those who waited gave up."""
+        self._seconds += max(0.0, now - self._last)
+        self._last = now
+
     def released(self, now: float, units: int) -> None:
         """Note that `units` were released while a backlog existed."""
         self._seconds = self._seconds * self.KEEP + max(0.0, now - self._last)
@@ -75,7 +81,8 @@ class DrainRate:
             now: the instant.
             standing: whether a backlog exists right now, so that the time since the last release counts.
         """
-        seconds = self._seconds + (max(0.0, now - self._last) if standing else 0.0)
-        if not self._units or not seconds:
+        if not self._units:
             return None
-        return self._units / seconds
+        overdue = now - self._last - self._seconds / self._units if standing else 0.0
+        seconds = self._seconds + max(0.0, overdue)
+        return self._units / seconds if seconds else None

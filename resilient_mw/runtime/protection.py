@@ -60,10 +60,13 @@ class Protection:
                 return
             self.started = True
             _waiting_for_start.discard(self)
-            _started.add(self)
-            for complaint in self.table.bind(find_resolver(apps)):
+            resolver = find_resolver(apps)
+            for complaint in self.table.bind(resolver):
                 _warn(complaint)
-        _warn_of_unreached_marks()
+            without_effect = unreached([self.table])
+        # Marks are global, applications are several: judge when every application has shown its routes.
+        for name in [] if _waiting_for_start else without_effect:
+            _warn(f"the mark on {name} has no effect: {NO_SOURCE if resolver is None else NO_ROUTE}")
 
     def entry(self, path: str, root_path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
         """Return how a request is treated; as an unmatched, normal one if the route source fails (fail open)."""
@@ -101,22 +104,15 @@ class Protection:
             return False
 
 
-# Marks are global, applications are several: a mark is unreached only when every application has shown its routes.
 _waiting_for_start: WeakSet[Protection] = WeakSet()
-_started: WeakSet[Protection] = WeakSet()
-_told: set[str] = set()
 
-
-def _warn_of_unreached_marks() -> None:
-    if _waiting_for_start:
-        return
-    for name in unreached([protection.table for protection in _started]):
-        if name not in _told:
-            _told.add(name)
-            _warn(
-                f"the mark on {name} has no effect: no route of a protected application leads to it. Put the decorator "
-                "next to the function, use functools.wraps in the decorators between, or write a RouteRule"
-            )
+NO_SOURCE = (
+    "no route source knows the application. Install resilient-mw with the extra of your framework, or write a RouteRule"
+)
+NO_ROUTE = (
+    "no route of a protected application leads to it. Put the decorator next to the function, use functools.wraps in "
+    "the decorators between, or write a RouteRule"
+)
 
 
 def _warn(text: str) -> None:

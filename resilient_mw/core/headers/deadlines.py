@@ -102,7 +102,7 @@ def format_timeout_ms(seconds: float) -> str:
     if seconds >= _MAX_MILLISECONDS / 1000:
         return str(_MAX_MILLISECONDS)
     milliseconds = math.floor(seconds * 1000)
-    # The product may have been rounded across a whole number, in either direction (0.57 * 1000 < 570).
+    # The product may have been rounded across a whole number, in either direction (1.001 * 1000 < 1001).
     if milliseconds / 1000 > seconds:
         milliseconds -= 1
     elif (milliseconds + 1) / 1000 <= seconds:

@@ -1,0 +1,115 @@
+"""The contract of deadlines, over real HTTP. Numbers are those of the list in `contract/README.md`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from resilient_mw import ServerPolicy, current
+from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.runtime.guard import Guard
+from tests.contract.client import ask, leave
+from tests.contract.conftest import Serve
+from tests.contract.stacks import behind_uvicorn
+
+
+async def test_1_no_deadline_sent_means_the_default(serving: Serve) -> None:
+    with serving(deadline_default=0.3) as service:
+        quick = await ask(service.port, "/work?seconds=0.01")
+        slow = await ask(service.port, "/work?seconds=0.6")
+    assert quick.status == 200
+    assert 0.2 < service.budgets[0] <= 0.3
+    assert slow.status == 504
+    assert slow.json["reason"] == "deadline_exceeded"
+    assert slow.reason is None  # the work had begun: nobody may take this for "not executed"
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_2_an_excessive_deadline_is_capped(serving: Serve, trusted: bool) -> None:
+    peers = ["127.0.0.0/8"] if trusted else []
+    with serving(deadline_default=1.0, deadline_maximum=5.0, trusted_peers=peers) as service:
+        answer = await ask(service.port, "/work", budget_ms=9_999_999_999)
+    assert answer.status == 200
+    cap = 5.0 if trusted else 1.0
+    assert cap - 0.2 < service.budgets[0] <= cap
+
+
+async def test_3_a_deadline_that_ends_in_the_queue_causes_no_downstream_call(serving: Serve) -> None:
+    with serving(limit=1, queue=5, wait_share=1.0) as service:
+        blocker = asyncio.create_task(ask(service.port, "/work?seconds=0.6"))
+        await asyncio.sleep(0.2)
+        late = await ask(service.port, "/work", budget_ms=150)
+        await blocker
+        assert service.used == 1
+    assert late.status == 504
+    assert late.reason == "expired_in_queue"
+    assert 0.1 < late.seconds < 0.35
+
+
+async def test_6_a_caller_who_leaves_early_stops_the_child_work() -> None:
+    """WSGI has no way to learn that a caller left, so this holds on ASGI."""
+    ended: dict[str, float] = {}
+
+    async def child() -> None:
+        began = time.monotonic()
+        try:
+            await asyncio.sleep(5)
+        finally:
+            ended["child"] = time.monotonic() - began
+
+    app = FastAPI()
+    app.add_middleware(ResilienceMiddleware, limit=5, name="leaving")
+
+    @app.get("/slow")
+    async def slow() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+        raise AssertionError("nobody waits for this")
+
+    with behind_uvicorn(app) as port:
+        await leave(port, "/slow", after=0.2, budget_ms=4000)
+        await asyncio.sleep(0.8)
+        assert ended["child"] < 1.0
+
+
+async def test_9_remaining_never_grows_on_the_way_between_clocks_that_differ() -> None:
+    """Two services whose monotonic clocks are a day apart: only durations travel."""
+
+    class ADayAhead:
+        def now(self) -> float:
+            return time.monotonic() + 86_400
+
+    seen: dict[str, float] = {}
+    behind = ServerPolicy(trusted_peers=["127.0.0.0/8"], name="behind")
+    behind.owner.append(Guard(behind, ADayAhead()))
+    second = FastAPI()
+    second.add_middleware(ResilienceMiddleware, policy=behind)
+
+    @second.get("/b")
+    def b() -> dict[str, float]:
+        seen["b"] = current().remaining()
+        return {"left": seen["b"]}
+
+    first = FastAPI()
+    first.add_middleware(ResilienceMiddleware, trusted_peers=["127.0.0.0/8"], name="before")
+
+    @first.get("/a")
+    def a() -> Any:
+        time.sleep(0.2)
+        seen["a"] = current().remaining()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port_b}/b", headers={"X-Request-Timeout-Ms": str(int(1000 * seen["a"]))}
+        )
+        with urllib.request.urlopen(request, timeout=seen["a"]) as answer:
+            return json.load(answer)
+
+    with behind_uvicorn(second) as port_b, behind_uvicorn(first) as port_a:
+        answer = await ask(port_a, "/a", budget_ms=2000)
+    assert answer.status == 200
+    assert 1.0 < seen["b"] <= seen["a"] <= 1.8

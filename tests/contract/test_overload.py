@@ -1,0 +1,144 @@
+"""The contract of overload, over real HTTP. Numbers are those of the list in `contract/README.md`."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import threading
+import time
+
+from tests.contract.client import ask, leave, open_loop
+from tests.contract.conftest import Serve
+from tests.contract.stacks import Service
+
+LIMIT, QUEUE, SECONDS = 4, 4, 0.05
+CAPACITY = LIMIT / SECONDS
+
+
+class Watch:
+    """Looks at a service every few milliseconds and keeps the extremes."""
+
+    def __init__(self, service: Service) -> None:
+        self.queued = 0
+        self.slots = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, args=(service,), daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self, service: Service) -> None:
+        while not self._stop.wait(0.003):
+            classes = service.snapshot().classes
+            self.queued = max(self.queued, sum(each.queued for each in classes))
+            self.slots = max(self.slots, sum(each.slots for each in classes if each.priority != "exempt"))
+
+
+async def test_1_the_queue_is_bounded_above_sustainable_arrivals(serving: Serve) -> None:
+    with serving(limit=LIMIT, queue=QUEUE) as service, Watch(service) as watch:
+        answers = await open_loop(service.port, ["/work"] * 320, rate=4 * CAPACITY)
+        assert service.most <= LIMIT
+    assert watch.queued == QUEUE
+    assert watch.slots == LIMIT
+    assert {answer.status for answer in answers} == {200, 503}
+
+
+async def test_2_admitted_work_completes_within_its_deadline(serving: Serve) -> None:
+    with serving(limit=LIMIT, queue=20, wait_share=1.0) as service:
+        answers = await open_loop(service.port, ["/work"] * 320, rate=3 * CAPACITY, budget_ms=400)
+    served = [answer for answer in answers if answer.status == 200]
+    assert len(served) > 80
+    assert max(answer.seconds for answer in served) < 0.5
+    late = [answer for answer in answers if answer.status == 504 and answer.json["reason"] == "deadline_exceeded"]
+    assert len(late) <= 0.03 * len(answers)  # work that was begun and thrown away
+
+
+async def test_3_a_refusal_is_fast_and_clearly_cheaper_than_work(serving: Serve) -> None:
+    with serving(limit=1, queue=0) as service:
+        alone = [(await ask(service.port, "/work?seconds=0.05")).seconds for _ in range(5)]
+        blocker = asyncio.create_task(ask(service.port, "/work?seconds=2"))
+        await asyncio.sleep(0.2)
+        refused = [await ask(service.port, "/work?seconds=0.05") for _ in range(40)]
+        await blocker
+        assert service.used == 6  # none of the refused ones touched the resource
+    assert {answer.reason for answer in refused} == {"queue_full"}
+    assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
+    assert statistics.median(answer.seconds for answer in refused) < 0.2 * statistics.median(alone)
+
+
+async def test_5_priority_keeps_its_reserve_and_starves_nobody(serving: Serve) -> None:
+    with serving(limit=LIMIT, queue=13, max_wait=0.5) as service:
+        paths = ["/critical", "/sheddable", "/critical", "/sheddable"] * 80
+        answers = await open_loop(service.port, paths, rate=4 * CAPACITY)
+    served = {path: sum(a.status == 200 for a, p in zip(answers, paths, strict=True) if p == path) for path in paths}
+    assert served["/critical"] > 3 * served["/sheddable"]
+    # The share of weight 1 beside 8 is a ninth; it gets at least half of that.
+    assert served["/sheddable"] >= sum(served.values()) / 18
+
+
+async def test_6_expired_work_never_reaches_the_resource(serving: Serve) -> None:
+    with serving(limit=1, queue=30, wait_share=1.0, max_wait=5.0) as service:
+        blocker = asyncio.create_task(ask(service.port, "/work?seconds=0.8"))
+        await asyncio.sleep(0.2)
+        hurried = [asyncio.create_task(ask(service.port, "/work", budget_ms=200)) for _ in range(10)]
+        patient = asyncio.create_task(ask(service.port, "/work", budget_ms=5000))
+        answers = await asyncio.gather(*hurried)
+        assert (await blocker).status == (await patient).status == 200
+        assert service.used == 2
+    assert {(answer.status, answer.reason) for answer in answers} == {(504, "expired_in_queue")}
+    assert max(answer.seconds for answer in answers) < 0.5  # on time, not when the blocker ended
+
+
+async def test_7_recovery_is_quick_after_the_load_falls(serving: Serve) -> None:
+    with serving(limit=LIMIT, queue=QUEUE) as service:
+        await open_loop(service.port, ["/work"] * 480, rate=6 * CAPACITY)
+        began = time.monotonic()
+        after = await open_loop(service.port, ["/work"] * 20, rate=CAPACITY / 4)
+        assert time.monotonic() - began < 3
+        assert service.idle()
+    assert [answer.status for answer in after] == [200] * 20
+    assert max(answer.seconds for answer in after[2:]) < 0.3
+
+
+async def test_10_the_metrics_count_what_callers_saw(serving: Serve) -> None:
+    with serving(limit=2, queue=2, wait_share=1.0) as service:
+        load = open_loop(service.port, ["/work"] * 200, rate=100)
+        dead = asyncio.gather(*(ask(service.port, "/work", budget_ms=0) for _ in range(5)))
+        answers = [*await load, *await dead]
+        cut = await ask(service.port, "/work?seconds=0.4", budget_ms=100)
+        await asyncio.sleep(0.5)
+        snapshot = service.snapshot()
+    (route,) = [each for each in snapshot.routes if each.route == "/work"]
+    seen = [*answers, cut]
+    by_reason: dict[str, int] = {}
+    for answer in seen:
+        if answer.reason is not None:
+            by_reason[answer.reason] = by_reason.get(answer.reason, 0) + 1
+    assert route.arrived == len(seen)
+    assert route.refused == by_reason
+    assert by_reason["expired_on_arrival"] == 5
+    assert route.admitted == route.arrived - sum(by_reason.values())
+    assert route.outcomes["completed"] == sum(answer.status == 200 for answer in seen)
+    assert route.outcomes["deadline"] == sum(a.json["reason"] == "deadline_exceeded" for a in seen if a.status == 504)
+    assert route.late == 1
+    assert sum(route.run.counts) == route.outcomes["completed"]
+
+
+async def test_10_callers_who_leave_the_queue_are_counted_and_do_not_run() -> None:
+    from tests.contract.stacks import serve
+
+    with serve("asgi", limit=1, queue=5) as service:
+        blocker = asyncio.create_task(ask(service.port, "/work?seconds=0.8"))
+        await asyncio.sleep(0.2)
+        await asyncio.gather(*(leave(service.port, "/work", after=0.1) for _ in range(3)))
+        await blocker
+        await asyncio.sleep(0.2)
+        (route,) = [each for each in service.snapshot().routes if each.route == "/work"]
+        assert service.used == 1
+    assert route.left == 3
+    assert route.arrived == route.admitted + route.left == 4
