@@ -27,23 +27,34 @@ class Channel:
     Args:
         receive: the server's `receive`.
         on_disconnect: called once, in the event loop, when the caller has left.
+        context: where `receive` is called, so that middlewares around us find their variables in it.
+
+    Attributes:
+        disconnected: every `receive()` answers `http.disconnect` once the buffer is empty.
+        paused: nothing is read while somebody else is inside the server's `receive`.
     """
 
     __slots__ = (
         "_buffer",
         "_bytes",
+        "_context",
         "_error",
         "_listeners",
         "_reader",
         "_receive",
         "disconnected",
         "on_disconnect",
+        "paused",
     )
 
-    def __init__(self, receive: ASGIReceiveCallable, on_disconnect: Callable[[], None]) -> None:
+    def __init__(
+        self, receive: ASGIReceiveCallable, on_disconnect: Callable[[], None], context: Context
+    ) -> None:
         self.disconnected = False
+        self.paused = False
         self.on_disconnect = on_disconnect
         self._receive = receive
+        self._context = context
         self._buffer: deque[ASGIReceiveEvent] = deque()
         self._bytes = 0
         self._listeners: set[asyncio.Future[None]] = set()
@@ -52,9 +63,10 @@ class Channel:
 
     def listen(self) -> None:
         """Start reading ahead, unless that goes on already, the caller has left, or enough is kept."""
-        if self._reader is None and self._error is None and not self.disconnected and not self._full():
+        idle = self._reader is None and not self.paused
+        if idle and self._error is None and not self.disconnected and not self._full():
             loop = asyncio.get_running_loop()
-            self._reader = loop.create_task(self._read(), context=Context())
+            self._reader = loop.create_task(self._read(), context=self._context)
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next message for the application, in the order in which the server gave them."""
@@ -86,9 +98,14 @@ class Channel:
         return listening
 
     def stop(self) -> None:
-        """Stop listening: the request has ended."""
-        if self._reader is not None:
-            self._reader.cancel()
+        """Stop listening: the request has ended, which is told to whoever still receives."""
+        self.on_disconnect = nothing  # no cycle with the request
+        try:
+            self.offer_disconnect()
+            if self._reader is not None:
+                self._reader.cancel()
+        except RuntimeError:
+            pass  # The loop is closed, and the garbage collector ends the request.
 
     async def _read(self) -> None:
         try:
@@ -123,6 +140,10 @@ class Channel:
 def disconnect_event() -> HTTPDisconnectEvent:
     """Return a fresh `http.disconnect` message."""
     return {"type": "http.disconnect"}
+
+
+def nothing() -> None:
+    """Stand in where nobody wants to know of a disconnect."""
 
 
 def _size(message: ASGIReceiveEvent) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import Context
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from resilient_mw.admission.entry import COMPLETED, ERROR, RouteEntry
-from resilient_mw.asgi.channel import Channel
+from resilient_mw.admission.verdict import reported_reason
+from resilient_mw.asgi.channel import Channel, disconnect_event
 from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
+from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.guard import Guard
 from resilient_mw.runtime.supervise import Supervised, Supervisor
 
@@ -32,12 +34,16 @@ class HttpExchange(Supervised):
 
     __slots__ = (
         "_channel",
+        "_context",
         "_entry",
         "_expiry",
         "_guard",
+        "_interrupted",
         "_last_message",
-        "_listening",
+        "_left",
+        "_outer",
         "_receive",
+        "_receiver",
         "_scope",
         "_send",
         "_supervisor",
@@ -61,6 +67,7 @@ class HttpExchange(Supervised):
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
         channel: Channel | None,
+        outer: HttpExchange | None,
     ) -> None:
         super().__init__(task, deadline_at, started_at, guard.clock)
         self.answer: asyncio.Task[None] | None = None
@@ -73,7 +80,13 @@ class HttpExchange(Supervised):
         self._receive = receive
         self._send = send
         self._channel = channel
-        self._listening = 0
+        self._outer = outer
+        # Tasks of ours call the server's functions on behalf of the request. A middleware around us may have put a
+        # context variable there that it wants to find.
+        self._context = copy_context()
+        self._receiver: asyncio.Task[Any] | None = None
+        self._interrupted = False
+        self._left = False
         self._watch = False
         self._uploaded = False
         self._trailers = False
@@ -87,15 +100,23 @@ class HttpExchange(Supervised):
         """Receive as the server would; body messages pass straight through."""
         if self._channel is not None:
             return await self._channel.receive()
-        if self._uploaded or self.reason is not None:
-            # What comes next can only be the disconnect. It is waited for where it can also be handed over by us.
+        if self._uploaded or self._receiver is not None or self.reason is not None or self.done:
+            # What comes next can only be the disconnect, or somebody listens already. It is waited for where it can
+            # also be handed over by us, and to several at once.
             return await self._open_channel().receive()
-        self._listening += 1
+        self._receiver = asyncio.current_task()
         try:
             message = await self._receive()
+        except asyncio.CancelledError:
+            if self._interrupted and self._receiver is not None and not self._receiver.uncancel():
+                return disconnect_event()
+            raise
         finally:
-            self._listening -= 1
-            if self._watch and not self._listening and self._channel is None:
+            self._receiver = None
+            if self._channel is not None:
+                self._channel.paused = False
+                self._channel.listen()
+            elif self._watch:
                 self._open_channel().listen()
         if message["type"] == "http.disconnect":
             self._open_channel().offer_disconnect()
@@ -107,11 +128,14 @@ class HttpExchange(Supervised):
     async def send(self, message: ASGISendEvent) -> None:
         """Send as the server would; drop what comes after the end."""
         if self.reason is not None:
+            await asyncio.sleep(0)  # Whoever streams on must not keep the loop for himself.
             return
-        if message["type"] == "http.response.start":
-            if self._clock.now() >= self.deadline_at:
-                await self._give_up(CancelReason.DEADLINE)
-                return
+        starts = message["type"] == "http.response.start"
+        # The loop may not have come round to the timer: it was blocked, or a stream never suspends.
+        if (starts or message.get("more_body", False)) and self._clock.now() >= self.deadline_at:
+            await self._give_up(CancelReason.DEADLINE)
+            return
+        if starts:
             self.started = True
             self._trailers = bool(message.get("trailers", False))
         last = _is_last(message, self._trailers)
@@ -132,19 +156,24 @@ class HttpExchange(Supervised):
     def on_expired(self) -> None:
         """Answer 504 from a task of its own, whatever the handler is doing."""
         loop = asyncio.get_running_loop()
-        self.answer = loop.create_task(self._answer_expired(), context=Context())
+        self.answer = loop.create_task(self._expiry.send(self._scope, self._send, None), context=self._context)
 
     def start_watching(self) -> None:
         """Listen for the disconnect from now on, or as soon as the application does not listen itself."""
         self._watch = True
         if self._channel is not None:
             self._channel.listen()
-        elif not self._listening:
+        elif self._receiver is None:
             self._open_channel().listen()
 
     def offer_disconnect(self) -> bool:
         """Hand `http.disconnect` to a pending `receive()`; return whether there was one."""
-        return self._open_channel().offer_disconnect()
+        offered = self._open_channel().offer_disconnect()
+        if self._receiver is None or self._interrupted:
+            return offered
+        self._interrupted = True
+        self._receiver.cancel()
+        return True
 
     def late(self) -> None:
         """Count that the work went on after its cancellation."""
@@ -152,6 +181,21 @@ class HttpExchange(Supervised):
             self._guard.late(self._entry, self.reason)
 
     # -- the end -------------------------------------------------------------------------------------------------------
+
+    def over(self, error: BaseException | None) -> bool:
+        """Return whether the request was over when the application ended, which may have seen it before we did.
+
+        Args:
+            error: what the application raised.
+        """
+        if self.reason is None and not self.complete:
+            if self._left:
+                self.reason = CancelReason.CLIENT_DISCONNECT
+            elif error is not None:
+                self.reason = reported_reason(error, self._clock.now(), self.deadline_at)
+                if self.reason is CancelReason.DEADLINE and not self.started:
+                    self.on_expired()
+        return self.reason is not None
 
     def stop_listening(self) -> None:
         """End the reader with the request."""
@@ -162,22 +206,36 @@ class HttpExchange(Supervised):
         """Count how the run ended and give the slots back."""
         ran = self._clock.now() - self.started_at
         if self.reason is not None:
-            self._guard.cancelled(self._entry, self.reason, ran)
             outcome: str = self.reason.value
         else:
             outcome = ERROR if self.failed else COMPLETED
         self._guard.end(self._entry, self._entry.cost, outcome, ran)
+        if self.reason is not None:
+            self._guard.cancelled(self._entry, self.reason, ran)
+
+    # -- two of ours ---------------------------------------------------------------------------------------------------
+
+    def guarded_by(self, guard: Guard) -> bool:
+        """Return whether this guard has admitted the request already, here or further out."""
+        return self._guard is guard or (self._outer is not None and self._outer.guarded_by(guard))
+
+    def surrounds(self, task: asyncio.Task[Any] | None, scope: HTTPScope) -> bool:
+        """Return whether a request that finds this one in its context runs inside it."""
+        return not self.done and (self.task is task or self._scope is scope)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _open_channel(self) -> Channel:
         if self._channel is None:
-            self._channel = Channel(self._receive, self._caller_left)
+            channel = self._channel = Channel(self._receive, self._caller_left, self._context)
+            channel.paused = self._receiver is not None
+            channel.disconnected = self.done
         return self._channel
 
     def _caller_left(self) -> None:
         # A disconnect while the last message is on its way is the normal end of an exchange.
         if not self._last_message:
+            self._left = True
             self._supervisor.fire_soon(self, CancelReason.CLIENT_DISCONNECT)
 
     async def _give_up(self, reason: CancelReason) -> None:
@@ -185,11 +243,14 @@ class HttpExchange(Supervised):
         self._supervisor.fire_soon(self, reason)
         await asyncio.sleep(0)
 
-    async def _answer_expired(self) -> None:
-        try:
-            await self._expiry.send(self._scope, self._send, None)
-        except OSError:
-            pass  # The caller has gone as well.
+
+def surrounding(task: asyncio.Task[Any] | None, scope: HTTPScope) -> HttpExchange | None:
+    """Return the exchange of another of our middlewares around this one; None if there is none.
+
+    The context variable alone does not tell: servers create the task of the next request out of the last one's.
+    """
+    context = CURRENT.get()
+    return context if isinstance(context, HttpExchange) and context.surrounds(task, scope) else None
 
 
 def _is_last(message: ASGISendEvent, trailers: bool) -> bool:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextvars import Token, copy_context
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, Decision
 from resilient_mw.admission.entry import RouteEntry, Waiter
-from resilient_mw.asgi.channel import Channel
-from resilient_mw.asgi.exchange import HttpExchange
+from resilient_mw.asgi.channel import Channel, nothing
+from resilient_mw.asgi.exchange import HttpExchange, surrounding
 from resilient_mw.asgi.refusal import prepare_refusals
+from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.core.headers.wish import DEADLINE_FIELDS
 from resilient_mw.core.rejection import Reason
+from resilient_mw.runtime import switch
 from resilient_mw.runtime.async_gate import AsyncWait
-from resilient_mw.runtime.context import CURRENT
+from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.supervise import Supervisor
 
 if TYPE_CHECKING:
     from asgiref.typing import (
-        ASGI3Application,
         ASGIReceiveCallable,
         ASGISendCallable,
         ASGISendEvent,
@@ -31,13 +33,17 @@ if TYPE_CHECKING:
         Scope,
     )
 
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+"""Any ASGI application. Frameworks type the protocol each in their own way, so the public face takes all of them."""
+
 FIELDS = {name.encode("ascii"): name for name in DEADLINE_FIELDS}
 
 
 class ResilienceMiddleware:
     """Protects an ASGI application: admits, queues or refuses requests, and stops what has become worthless.
 
-    Put it outermost. HTTP requests are guarded; websockets, lifespan and unknown scopes pass untouched.
+    Put it outermost. HTTP requests are guarded; websockets, lifespan and unknown scopes pass untouched. A request that
+    passes two middlewares of one policy is guarded once; a deadline never grows from one to the next.
 
     Args:
         app: the application.
@@ -51,28 +57,38 @@ class ResilienceMiddleware:
         UnsupportedEventLoop: at start, on an event loop other than asyncio's.
     """
 
-    def __init__(self, app: ASGI3Application, policy: ServerPolicy | None = None, **overrides: Any) -> None:
+    def __init__(self, app: Application, policy: ServerPolicy | None = None, **overrides: Any) -> None:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
         self._refusals = prepare_refusals()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._supervisor: Supervisor | None = None
-        self._supervisors: WeakKeyDictionary[asyncio.AbstractEventLoop, Supervisor] = WeakKeyDictionary()
+        self._latest: tuple[asyncio.AbstractEventLoop, Supervisor] | None = None
+        self._supervisors: dict[asyncio.AbstractEventLoop, Supervisor] = {}
+        self._making = threading.Lock()
 
-    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one scope."""
         if scope["type"] == "http":
-            await self._http(scope, receive, send)
+            if switch.DISABLED:
+                await self.app(scope, receive, send)
+            else:
+                await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         else:
-            await self.app(scope, receive, send)
+            # A server may have made this task out of a request's, with its context variables.
+            token = CURRENT.set(NO_REQUEST)
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                _reset(token)
 
     async def _http(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         supervisor = self._supervisor_of_this_loop()
         task = asyncio.current_task()
-        arrival = self._arrive(scope)
+        outer = surrounding(task, scope)
+        guarded = task is None or (outer is not None and outer.guarded_by(self._guard))
+        arrival = None if guarded else self._arrive(scope, outer)
         if arrival is None or task is None:
             await self.app(scope, receive, send)
             return
@@ -80,7 +96,7 @@ class ResilienceMiddleware:
         channel: Channel | None = None
         if decision is not ADMITTED:
             if decision.waiter is not None:
-                channel = Channel(receive, _nothing)
+                channel = Channel(receive, nothing, copy_context())
                 granted = await self._wait(decision.waiter, channel)
                 if granted is None:
                     return  # The caller has gone: nobody reads an answer.
@@ -91,11 +107,13 @@ class ResilienceMiddleware:
         # From here to enter() nothing suspends: no cancellation comes between a slot and its release.
         exchange = HttpExchange(
             task, deadline_at, now, self._guard, entry, supervisor, self._refusals[Reason.DEADLINE_EXCEEDED],
-            scope, receive, send, channel,
+            scope, receive, send, channel, outer,
         )  # fmt: skip
         await self._run(exchange, supervisor, scope)
 
-    def _arrive(self, scope: HTTPScope) -> tuple[Decision, RouteEntry, float, float] | None:
+    def _arrive(
+        self, scope: HTTPScope, outer: HttpExchange | None
+    ) -> tuple[Decision, RouteEntry, float, float] | None:
         """Decide about a request: decision, route entry, arrival and deadline; None if our own code failed."""
         guard, protection = self._guard, self._protection
         try:
@@ -108,6 +126,8 @@ class ResilienceMiddleware:
             ]
             client = scope.get("client")
             deadline_at = protection.deadline_at(now, entry, fields, client[0] if client else None)
+            if outer is not None:
+                deadline_at = min(deadline_at, outer.deadline_at)
             return guard.arrive(entry, now, deadline_at), entry, now, deadline_at
         except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
             guard.listeners.failed("admission", error)
@@ -121,14 +141,17 @@ class ResilienceMiddleware:
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except BaseException as error:
-            if exchange.reason is None:
+            if not exchange.over(error):
                 exchange.failed = True
                 raise
             caught = error
+        else:
+            exchange.over(None)
         finally:
-            CURRENT.reset(token)
-            exchange.stop_listening()
+            # First of all: what comes after it can fail where the garbage collector ends a forgotten request.
             supervisor.leave(exchange, exchange.release)
+            exchange.stop_listening()
+            _reset(token)
         if exchange.reason is not None:
             try:
                 await supervisor.settle(exchange, caught, exchange.answer)
@@ -144,6 +167,12 @@ class ResilienceMiddleware:
             channel.listen()
             decision = await wait.wait()
             admitted = decision is not None and decision.admitted
+            if channel.disconnected:
+                # He left at the instant at which the wait ended.
+                if admitted:
+                    self._guard.end(waiter.route, waiter.cost, CancelReason.CLIENT_DISCONNECT.value, 0.0)
+                    admitted = False
+                return None
         finally:
             if not admitted:
                 channel.stop()
@@ -164,8 +193,10 @@ class ResilienceMiddleware:
             if message["type"] == "lifespan.startup.complete":
                 try:
                     self._start(scope)
-                except ValueError as error:
+                except (ValueError, Warning) as error:  # a Warning: where the user made them errors
                     message = {"type": "lifespan.startup.failed", "message": str(error)}
+                except Exception as error:  # noqa: BLE001  a route source is a guest: without it, paths decide
+                    self._guard.listeners.failed("start", error)
             await send(message)
 
         await self.app(scope, receive, send_checked)
@@ -178,12 +209,17 @@ class ResilienceMiddleware:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise UnsupportedEventLoop(ASYNCIO_ONLY) from None
-        if loop is self._loop and self._supervisor is not None:
-            return self._supervisor
-        supervisor = self._supervisors.get(loop)
-        if supervisor is None:
-            supervisor = self._supervisors[loop] = Supervisor(loop, self._guard.clock)
-        self._loop, self._supervisor = loop, supervisor
+        latest = self._latest  # one value, so that threads with a loop each never see half of another's
+        if latest is not None and latest[0] is loop:
+            return latest[1]
+        with self._making:
+            supervisor = self._supervisors.get(loop)
+            if supervisor is None:
+                self._supervisors = {
+                    each: kept for each, kept in self._supervisors.items() if not each.is_closed()
+                }
+                supervisor = self._supervisors[loop] = Supervisor(loop, self._guard.clock)
+            self._latest = (loop, supervisor)
         return supervisor
 
 
@@ -192,5 +228,8 @@ ASYNCIO_ONLY = (
 )
 
 
-def _nothing() -> None:
-    """Stand in until somebody wants to know of a disconnect."""
+def _reset(token: Token[RequestContext]) -> None:
+    try:
+        CURRENT.reset(token)
+    except ValueError:
+        pass  # The garbage collector ends a forgotten request, in whatever context it runs.

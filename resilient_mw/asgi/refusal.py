@@ -29,18 +29,21 @@ class Refusal:
         ]
 
     async def send(self, scope: HTTPScope, send: ASGISendCallable, retry_after: int | None) -> None:
-        """Send the answer; the connection is kept unless the reason says otherwise."""
+        """Send the answer; the connection is kept unless the reason says otherwise. A caller who has gone is no error."""
         # Lists and dicts are made anew: an outer middleware may add its headers to them.
         headers = self._headers.copy()
         if retry_after is not None:
             headers.append((b"retry-after", RETRY_AFTER[retry_after]))
         if self._close and scope.get("http_version", "1.1").startswith("1"):
             headers.append((b"connection", b"close"))
-        await send(
-            {"type": "http.response.start", "status": self._status, "headers": headers, "trailers": False}
-        )
         body = b"" if scope["method"] == "HEAD" else self._body
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        try:
+            await send(
+                {"type": "http.response.start", "status": self._status, "headers": headers, "trailers": False}
+            )
+            await send({"type": "http.response.body", "body": body, "more_body": False})
+        except OSError:
+            pass
 
 
 def prepare_refusals() -> dict[Reason, Refusal]:

@@ -1,0 +1,3 @@
+"""The command `resilient-mw`."""
+
+from __future__ import annotations

@@ -1,0 +1,158 @@
+"""The processes of a step: start them, hear on which port they listen, and leave none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, cast
+
+import resilient_mw
+
+START_TIME = 30.0
+"""Seconds that a process may take to say that it is ready; a busy machine is slow to import a framework."""
+
+OPEN_FILES = 8192
+
+
+class LabError(Exception):
+    """The lab itself could not do its work: a process did not start, or died."""
+
+
+# --- in the child ---
+
+
+def exit_with_parent() -> None:
+    """End this process when standard input is closed: its other end belongs to the one that started it.
+
+    It holds also when that process is killed and cannot clean up.
+    """
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, name="exit-with-parent", daemon=True).start()
+
+
+def allow_many_connections() -> None:
+    """Raise the limit of open files of this process: every user of the load holds a connection of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def announce(message: dict[str, Any]) -> None:
+    """Say something to the process that started this one: a line of JSON on standard output."""
+    sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+# --- in the parent ---
+
+
+class Child:
+    """A process of ours that speaks lines of JSON."""
+
+    def __init__(self, module: str, process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:
+        self.module = module
+        self.process = process
+        self._output = cast("asyncio.StreamReader", process.stdout)  # a pipe, see Children.start
+        self._errors = errors
+
+    async def hear(self) -> dict[str, Any]:
+        """Return its next message.
+
+        Raises:
+            LabError: it ended, or wrote something else.
+        """
+        line = await self._output.readline()
+        if not line:
+            await self.process.wait()
+            raise LabError(f"{self.module} ended without an answer: {self.complaint()}")
+        try:
+            message: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise LabError(f"{self.module} said {line!r}, which is no message of the lab") from None
+        return message
+
+    def complaint(self) -> str:
+        """Return the last lines that it wrote to standard error."""
+        self._errors.seek(0)
+        text = self._errors.read().decode("utf-8", "replace").strip()
+        return "\n".join(text.splitlines()[-12:]) or "it said nothing"
+
+    def kill(self) -> None:
+        """End it, unless it has ended."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+    async def gone(self) -> None:
+        """Wait until it has ended, and free what belongs to it."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        await self.process.wait()
+        self._errors.close()
+
+
+class Children:
+    """The processes of one step. Leaving the block, in whichever way, ends all of them."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Killed, not asked: they hold nothing that is worth a clean end, and a server that is asked would
+        # first finish the very queue that a step has built up. All first, so that nothing that happens in a
+        # wait spares one.
+        for child in self._children:
+            child.kill()
+        for child in self._children:
+            await child.gone()
+
+    async def start(self, module: str, *arguments: str) -> tuple[Child, dict[str, Any]]:
+        """Start a module as a process of its own and return it with its first message.
+
+        Raises:
+            LabError: it ended or kept silent.
+        """
+        root = str(Path(resilient_mw.__path__[0]).parent)
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by Child.gone
+        try:
+            process = await asyncio.create_subprocess_exec(
+                # -P: what lies in the current directory is not imported by accident.
+                *(sys.executable, "-P", "-m", module, *arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": path},
+                # Ctrl-C in a terminal reaches the lab alone, which then ends its processes in order.
+                start_new_session=True,
+            )
+        except BaseException:
+            errors.close()
+            raise
+        child = Child(module, process, errors)
+        self._children.append(child)
+        try:
+            async with asyncio.timeout(START_TIME):
+                return child, await child.hear()
+        except TimeoutError:
+            raise LabError(f"{module} was not ready within {START_TIME:.0f} s: {child.complaint()}") from None

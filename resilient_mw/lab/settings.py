@@ -1,0 +1,48 @@
+"""What a process of the application under test is told on its command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from resilient_mw.lab.wire import HOST
+
+
+@dataclass(frozen=True, slots=True)
+class AppSettings:
+    """One application process.
+
+    Attributes:
+        threads: worker threads.
+        routes: path -> address of the dependency that the endpoint calls.
+        timeout: seconds for each phase of such a call; None waits for ever.
+        policy: arguments of `resilient_mw.ServerPolicy`; None leaves the middleware out.
+    """
+
+    threads: int
+    routes: Mapping[str, str]
+    timeout: float | None
+    policy: Mapping[str, Any] | None
+
+    def to_argument(self) -> str:
+        """Return the settings as one argument of a command line."""
+        return json.dumps(asdict(self))
+
+
+def read_settings(argv: list[str] | None) -> AppSettings:
+    """Read the settings that `to_argument` wrote."""
+    parser = argparse.ArgumentParser(description="The application under test; started by resilient-mw lab.")
+    parser.add_argument("--settings", required=True, type=json.loads)
+    return AppSettings(**parser.parse_args(argv).settings)
+
+
+def open_socket() -> socket.socket:
+    """Bind a free port of 127.0.0.1; the server listens on it."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((HOST, 0))
+    return sock
