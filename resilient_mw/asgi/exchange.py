@@ -156,7 +156,9 @@ class HttpExchange(Supervised):
     def on_expired(self) -> None:
         """Answer 504 from a task of its own, whatever the handler is doing."""
         loop = asyncio.get_running_loop()
-        self.answer = loop.create_task(self._expiry.send(self._scope, self._send, None), context=self._context)
+        self.answer = loop.create_task(
+            self._expiry.send(self._scope, self._send, None), context=self._context
+        )
 
     def start_watching(self) -> None:
         """Listen for the disconnect from now on, or as soon as the application does not listen itself."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from contextvars import Token, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, Decision
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         Scope,
     )
 
+    from resilient_mw.admission.overrides import PolicyOverrides
+
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Any ASGI application. Frameworks type the protocol each in their own way, so the public face takes all of them."""
 
@@ -57,7 +60,9 @@ class ResilienceMiddleware:
         UnsupportedEventLoop: at start, on an event loop other than asyncio's.
     """
 
-    def __init__(self, app: Application, policy: ServerPolicy | None = None, **overrides: Any) -> None:
+    def __init__(
+        self, app: Application, policy: ServerPolicy | None = None, **overrides: Unpack[PolicyOverrides]
+    ) -> None:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard

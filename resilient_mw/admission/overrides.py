@@ -1,0 +1,31 @@
+"""The fields of `ServerPolicy` as keywords of a middleware, for type checkers and editors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict
+
+from resilient_mw.core.events import Event
+from resilient_mw.core.priority import PriorityClass
+from resilient_mw.core.routes import RouteRule
+
+
+class PolicyOverrides(TypedDict, total=False):
+    """What may be given to a middleware beside, or instead of, a policy. The fields are those of `ServerPolicy`."""
+
+    limit: int | str
+    queue: int | None
+    max_wait: float
+    wait_share: float
+    classes: Sequence[PriorityClass]
+    default_class: str
+    exempt_limit: int
+    exempt_paths: Sequence[str]
+    deadline_default: float
+    deadline_minimum: float
+    deadline_maximum: float
+    smallest_budget: float
+    trusted_peers: Sequence[str] | Callable[[str], bool]
+    routes: Sequence[RouteRule]
+    listeners: Sequence[Callable[[Event], None]]
+    name: str

@@ -1,0 +1,94 @@
+"""The README keeps its word: its examples run, its table of defaults is the code's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from typing import Any
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from resilient_mw import ServerPolicy
+from resilient_mw.core.ports import snapshots
+from tests.docs.pages import ROOT, code_blocks
+
+README = ROOT / "README.md"
+FASTAPI, FLASK, HTTPX = code_blocks(README)
+
+
+def _run(code: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(code, "README.md", "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize("code", [FASTAPI, FLASK, HTTPX])
+def test_an_example_has_ten_lines_at_most(code: str) -> None:
+    assert len(code.splitlines()) <= 10
+
+
+def test_the_fastapi_example_runs() -> None:
+    with TestClient(_run(FASTAPI)["app"]) as client:
+        answer = client.get("/checkout", headers={"X-Request-Timeout-Ms": "5000"})
+        expired = client.get("/checkout", headers={"X-Request-Timeout-Ms": "0"})
+    assert 4.0 < answer.json()["seconds_left"] <= 5.0
+    assert (expired.status_code, expired.headers["x-refusal-reason"]) == (504, "expired_on_arrival")
+
+
+def test_the_flask_example_runs() -> None:
+    app = _run(FLASK)["app"]
+    answer = app.test_client().get("/reports")
+    assert answer.json == {"rows": []}
+    (route,) = [each for one in snapshots() for each in one.routes if each.route == "/reports"]
+    assert (route.priority, route.outcomes) == ("sheddable", {"completed": 1})
+
+
+def test_the_httpx_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json={"price": 9.5})
+
+    real = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda: real(transport=httpx.MockTransport(answer)))
+    namespace = _run(HTTPX)
+    with namespace["client"]:
+        assert namespace["price"]("tea") == 9.5
+    assert asked[0].headers["x-request-timeout-ms"] == "2000"
+
+
+def test_the_table_of_defaults_is_the_codes() -> None:
+    text = README.read_text(encoding="utf-8")
+    section = text.split("## Defaults", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    policy = ServerPolicy()
+    classes = [each for each in policy.classes]
+    expected = {
+        "limit": f'`"{policy.limit}"` = {policy.slots} slots',
+        "queue": "`None` = as many as there are slots",
+        "max_wait": f"{policy.max_wait:g} s",
+        "wait_share": f"{policy.wait_share:g} of the budget",
+        "classes": ", ".join(f"`{each.name}`" for each in classes)
+        + f" with weights {' : '.join(f'{each.weight:g}' for each in classes)}, no reserved slots",
+        "default_class": f'`"{policy.default_class}"`',
+        "exempt_limit": f"{policy.exempt_limit} requests",
+        "exempt_paths": ", ".join(f"`{path}`" for path in policy.exempt_paths),
+        "deadline_default": f"{policy.deadline_default:g} s",
+        "deadline_minimum": f"{policy.deadline_minimum:g} s",
+        "deadline_maximum": f"{policy.deadline_maximum:g} s",
+        "smallest_budget": f"{policy.smallest_budget:g} s",
+        "trusted_peers": "nobody",
+        "routes": "none",
+        "listeners": "none",
+        "name": f'`"{policy.name}"`',
+    }
+    assert {name: default for name, default, _ in rows} == expected
+    assert [name for name, _, _ in rows] == [field.name for field in fields(ServerPolicy) if field.init]
+    assert all(len(reason) > 20 for _, _, reason in rows)
+    assert policy.queue_length == policy.slots
+    assert [each.reserved for each in classes] == [0, 0, 0]
+    assert all(field.default is not MISSING or not field.init or field.default_factory for field in fields(ServerPolicy))
+    assert (policy.trusted_peers, policy.routes, policy.listeners) == ((), (), ())
