@@ -39,7 +39,7 @@ def test_the_fastapi_example_runs() -> None:
 
 def test_the_flask_example_runs() -> None:
     app = _run(FLASK)["app"]
-    answer = app.test_client().get("/reports")
+    answer = app.test_client().get("/reports", buffered=True)
     assert answer.json == {"rows": []}
     (route,) = [each for one in snapshots() for each in one.routes if each.route == "/reports"]
     assert (route.priority, route.outcomes) == ("sheddable", {"completed": 1})
