@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.events import Event
-from resilient_mw.core.marks import Mark, deadline_rule
+from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import DEFAULT_CLASSES, EXEMPT, PriorityClass
 from resilient_mw.core.routes import RouteRule
+from resilient_mw.core.snapshot import AppSnapshot
 from resilient_mw.core.trust import PeerTrust
 
 AUTO_LIMIT = 40
 """What `limit="auto"` means: as many requests as the usual thread pool of an ASGI server has threads."""
 
 HEALTH_PATHS = ("/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics")
+
+
+class PolicyOwner(Protocol):
+    """What owns the state of a policy."""
+
+    def snapshot(self) -> AppSnapshot:
+        """Return the figures of this instant."""
+        ...
+
+    def drain(self) -> None:
+        """Take no new work from now on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, kw_only=True)
@@ -68,7 +81,7 @@ class ServerPolicy:
     routes: Sequence[RouteRule] = ()
     listeners: Sequence[Callable[[Event], None]] = ()
     name: str = "app"
-    owner: list[object] = field(default_factory=list, init=False, repr=False)
+    owner: list[PolicyOwner] = field(default_factory=list, init=False, repr=False)
     """Holds the one guard that owns this policy's state; see `runtime.guard.guard_of`."""
 
     def __post_init__(self) -> None:
@@ -84,31 +97,44 @@ class ServerPolicy:
         require_number("wait_share", self.wait_share, low=0, high=1)
         require_integer("exempt_limit", self.exempt_limit, low=1)
         require_number("smallest_budget", self.smallest_budget, low=0, high=60)
-        deadline_rule("deadline", self.deadline_default, self.deadline_minimum, self.deadline_maximum)
-        for number, value in (
-            ("deadline_default", self.deadline_default),
-            ("deadline_minimum", self.deadline_minimum),
-        ):
-            if value > self.deadline_maximum:
-                raise ValueError(
-                    f"{number}={value!r} is not allowed: it must be at most deadline_maximum, {self.deadline_maximum!r}"
-                )
+        self._check_deadlines()
         require_name("name", self.name)
         self._check_classes()
-        for path in _texts("exempt_paths", self.exempt_paths):
-            if not path.startswith("/"):
-                raise ValueError(f"exempt_paths={path!r} is not allowed: a path must start with '/'")
-        for rule in self.routes:
+        for path in _sequence("exempt_paths", self.exempt_paths, "paths"):
+            if not isinstance(path, str) or not path.startswith("/"):
+                raise ValueError(
+                    f"exempt_paths={path!r} is not allowed: it must be a path that starts with '/'"
+                )
+        for rule in _sequence("routes", self.routes, "RouteRule objects"):
             if not isinstance(rule, RouteRule):
                 raise ValueError(f"routes={rule!r} is not allowed: it must be a RouteRule")
             self.check_mark(rule.mark, repr(rule))
+        for listener in _sequence("listeners", self.listeners, "functions"):
+            if not callable(listener):
+                raise ValueError(f"listeners={listener!r} is not allowed: it must be a function of an event")
         PeerTrust(self.trusted_peers)
 
+    def _check_deadlines(self) -> None:
+        require_number("deadline_default", self.deadline_default, low=0.001, high=86_400)
+        require_number("deadline_minimum", self.deadline_minimum, low=0, high=86_400)
+        require_number("deadline_maximum", self.deadline_maximum, low=0.001, high=86_400)
+        for name, limit in (
+            ("deadline_default", "deadline_maximum"),
+            ("deadline_minimum", "deadline_maximum"),
+            ("smallest_budget", "deadline_default"),  # or every caller who sends no budget would be refused
+        ):
+            value, most = getattr(self, name), getattr(self, limit)
+            if value > most:
+                raise ValueError(f"{name}={value!r} is not allowed: it must be at most {limit}, {most!r}")
+
     def _check_classes(self) -> None:
+        for each in _sequence("classes", self.classes, "PriorityClass objects"):
+            if not isinstance(each, PriorityClass):
+                raise ValueError(f"classes={each!r} is not allowed: it must be a PriorityClass")
         names = [each.name for each in self.classes]
         if not names or len(set(names)) != len(names):
             raise ValueError(
-                f"classes={names!r} is not allowed: it must hold at least one class, each name once"
+                f"classes={names!r} is not allowed: it must hold at least one PriorityClass, each name once"
             )
         if self.default_class not in names:
             raise ValueError(
@@ -161,6 +187,29 @@ class ServerPolicy:
         """Return the slots that a class can ever have: all but what the others reserve."""
         return self.slots - sum(each.reserved for each in self.classes if each.name != priority)
 
+    def snapshot(self) -> AppSnapshot:
+        """Return the figures of this instant: what runs, waits and was refused under this policy.
+
+        Raises:
+            RuntimeError: no middleware was made with this policy object.
+        """
+        return self._owner().snapshot()
+
+    def drain(self) -> None:
+        """Refuse new requests from now on, for a server that is about to stop.
+
+        What runs or waits goes on, exempt requests still pass.
+
+        Raises:
+            RuntimeError: no middleware was made with this policy object.
+        """
+        self._owner().drain()
+
+    def _owner(self) -> PolicyOwner:
+        if not self.owner:
+            raise RuntimeError(f"no middleware was made with the policy {self.name!r}")
+        return self.owner[0]
+
     def with_changes(self, changes: Mapping[str, Any] = MappingProxyType({})) -> ServerPolicy:
         """Return this policy, or a new one that differs in the given fields.
 
@@ -171,7 +220,7 @@ class ServerPolicy:
         return replace(self, **changes) if changes else self
 
 
-def _texts(field: str, values: Sequence[str]) -> Sequence[str]:
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"{field}={values!r} is not allowed: it must be a sequence of text")
+def _sequence(field: str, values: object, what: str) -> Sequence[object]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValueError(f"{field}={values!r} is not allowed: it must be a sequence of {what}")
     return values

@@ -14,7 +14,7 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, NOBODY, Decision, Settled
 from resilient_mw.admission.entry import COMPLETED, RouteEntry, Waiter, WaiterState
 from resilient_mw.admission.forecast import Forecast
-from resilient_mw.admission.queue import ClassState, Timetable
+from resilient_mw.admission.queue import ClassState, Timetable, class_states
 from resilient_mw.admission.slots import Slots
 from resilient_mw.core.rejection import REFUSAL_RULES, Reason, RetryAfter
 
@@ -35,20 +35,10 @@ class AdmissionController:
         self.waiting = 0
         self.draining = False
         self.queue_length = policy.queue_length
-        total = sum(each.weight for each in policy.classes)
-        self.classes = [
-            ClassState(
-                each,
-                rank,
-                places=min(
-                    int(self.queue_length * each.weight / total), _most(each.queue_length, self.queue_length)
-                ),
-                most=_most(each.queue_length, self.queue_length),
-            )
-            for rank, each in enumerate(policy.classes)
-        ]
+        self.classes = class_states(policy.classes, self.queue_length)
         self._policy = policy
-        self._smallest_budget = policy.smallest_budget
+        # Where every budget is useful, one of nothing still is not.
+        self._smallest_budget = max(policy.smallest_budget, math.ulp(0.0))
         self.slots = Slots(policy.slots, self.classes)
         self.forecast = Forecast(self.slots, random)
         self._timetable = Timetable()
@@ -86,7 +76,7 @@ class AdmissionController:
         if not self.waiting:
             return NOBODY
         self.forecast.drain.released(now, cost)
-        return self._expire(now) + self._dispatch()
+        return self._expire(now) + self._dispatch(now)
 
     def finish(self, route: RouteEntry, outcome: str, ran: float) -> None:
         """Count a run that has ended; its slots may still be held by a thread that goes on."""
@@ -99,19 +89,19 @@ class AdmissionController:
         if not self.waiting:
             return NOBODY
         settled = self._expire(now)
-        return settled + self._dispatch() if settled else NOBODY
+        return settled + self._dispatch(now) if settled else NOBODY
 
     def leave(self, now: float, waiter: Waiter) -> Settled:
         """Forget a waiter whose caller has gone, granted or not; return the waiters that this settled."""
         if waiter.state is WaiterState.WAITING:
-            self._remove(waiter, WaiterState.LEFT)
+            self._remove(now, waiter, WaiterState.LEFT)
             waiter.route.left += 1
-            return self._expire(now) + self._dispatch()
+            return self._expire(now) + self._dispatch(now)
         if waiter.state is WaiterState.GRANTED:
             waiter.state = WaiterState.LEFT
             waiter.route.left += 1
             self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)
-            return self._expire(now) + self._dispatch()
+            return self._expire(now) + self._dispatch(now)
         return NOBODY
 
     def begin(self, now: float, waiter: Waiter) -> Decision:
@@ -123,7 +113,7 @@ class AdmissionController:
         if now >= waiter.deadline_at:
             self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)
             self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE)
-            settled = self._expire(now) + self._dispatch()
+            settled = self._expire(now) + self._dispatch(now)
             return Decision(reason=waiter.reason, retry_after=waiter.retry_after, settled=settled)
         waiter.state = WaiterState.RUNNING
         waiter.route.admitted += 1
@@ -148,7 +138,7 @@ class AdmissionController:
         return ADMITTED
 
     def _arrive_in_a_crowd(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
-        settled = self._expire(now) + self._dispatch() if self.waiting else NOBODY
+        settled = self._expire(now) + self._dispatch(now) if self.waiting else NOBODY
         if self.draining:
             return self._refuse(now, route, Reason.DRAINING, settled)
         state = self.classes[route.rank]
@@ -163,7 +153,7 @@ class AdmissionController:
             return self._refuse(now, route, Reason.PREDICTED_LATE, settled)
         loser = self._make_room(state)
         if loser is not None:
-            self._remove(loser, WaiterState.REFUSED)
+            self._remove(now, loser, WaiterState.REFUSED)
             self._refuse_waiter(now, loser, Reason.PUSHED_OUT)
             settled = (*settled, loser)
         elif self.waiting >= self.queue_length or len(state.queue) >= state.most:
@@ -175,7 +165,7 @@ class AdmissionController:
         self.waiting += 1
         self._timetable.add(waiter, self.waiting)
         # The loser may have been a first waiter for whom slots were being saved up.
-        settled += self._dispatch() if loser is not None else NOBODY
+        settled += self._dispatch(now) if loser is not None else NOBODY
         return Decision(waiter=waiter, settled=settled)
 
     def _give_up_at(self, now: float, deadline_at: float) -> float:
@@ -200,7 +190,7 @@ class AdmissionController:
 
     # -- the ends of waiting -------------------------------------------------------------------------------------------
 
-    def _dispatch(self) -> Settled:
+    def _dispatch(self, now: float) -> Settled:
         """Grant slots to waiters, in turns, for as long as a first waiter fits."""
         granted: Settled = NOBODY
         while self.waiting:
@@ -209,23 +199,25 @@ class AdmissionController:
                 break
             waiter = state.oldest()
             self.slots.take_in_turn(state, waiter.cost)
-            self._remove(waiter, WaiterState.GRANTED)
+            self._remove(now, waiter, WaiterState.GRANTED)
             granted = (*granted, waiter)
         return granted
 
     def _expire(self, now: float) -> Settled:
         expired: Settled = NOBODY
         while (waiter := self._timetable.pop_due(now)) is not None:
-            self._remove(waiter, WaiterState.REFUSED)
+            self._remove(now, waiter, WaiterState.REFUSED)
             late = now >= waiter.deadline_at
             self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE if late else Reason.QUEUE_TIMEOUT)
             expired = (*expired, waiter)
         return expired
 
-    def _remove(self, waiter: Waiter, state: WaiterState) -> None:
+    def _remove(self, now: float, waiter: Waiter, state: WaiterState) -> None:
         self.classes[waiter.route.rank].remove(waiter)
         self.waiting -= 1
         waiter.state = state
+        if not self.waiting:
+            self.forecast.drain.ended(now)
 
     def _refuse_waiter(self, now: float, waiter: Waiter, reason: Reason) -> None:
         waiter.state = WaiterState.REFUSED
@@ -242,6 +234,3 @@ class AdmissionController:
             return None
         return self.forecast.retry_after(now, self.classes[max(route.rank, 0)])
 
-
-def _most(own: int | None, queue_length: int) -> int:
-    return queue_length if own is None else min(own, queue_length)

@@ -38,11 +38,17 @@ class Forecast:
         self._run = seconds if not self._run else self._run + 0.05 * (seconds - self._run)
 
     def rate(self, now: float) -> float | None:
-        """Return slots released per second under load; None while unknown."""
-        measured = self.drain.rate(now, standing=any(state.queue for state in self._slots.classes))
-        if measured is None and self._run:
-            return self._slots.limit / self._run
-        return measured
+        """Return slots released per second under load; None while unknown.
+
+        While a backlog stands, what is measured counts. Otherwise the last measurement may speak of work that is no
+        longer there, and nobody would wait to refresh it, so the more hopeful estimate counts.
+        """
+        standing = any(state.queue for state in self._slots.classes)
+        measured = self.drain.rate(now, standing=standing)
+        expected = self._slots.limit / self._run if self._run else None
+        if measured is None or expected is None:
+            return expected if measured is None else measured
+        return measured if standing else max(measured, expected)
 
     def wait(self, now: float, state: ClassState, cost: int) -> float | None:
         """Return the predicted wait in seconds of one more request of a class; None while unknown.

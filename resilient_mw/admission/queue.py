@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from resilient_mw.admission.entry import Waiter, WaiterState
 from resilient_mw.core.priority import PriorityClass
@@ -57,6 +58,25 @@ class ClassState:
         """Take a waiter out, wherever it stands."""
         del self.queue[waiter]
         self.queued_cost -= waiter.cost
+
+
+def class_states(classes: Sequence[PriorityClass], queue_length: int) -> list[ClassState]:
+    """Return the empty state of each class, with its own places in the queue.
+
+    A class owns as many places as its weight's share of the queue, rounded down; where the queue has a place for each
+    class, at least one, so that the smallest share is not rounded to nothing.
+    """
+    total = sum(each.weight for each in classes)
+    places = [int(queue_length * each.weight / total) for each in classes]
+    if queue_length >= len(classes):
+        places = [max(1, each) for each in places]
+        while sum(places) > queue_length:
+            places[places.index(max(places))] -= 1
+    states = []
+    for rank, each in enumerate(classes):
+        most = queue_length if each.queue_length is None else min(each.queue_length, queue_length)
+        states.append(ClassState(each, rank, places=min(places[rank], most), most=most))
+    return states
 
 
 class Timetable:

@@ -121,14 +121,17 @@ class RouteTable:
 
     def _build(self, route: Route | None, rule: RouteRule | None) -> RouteEntry:
         mark = None if route is None else route.mark
-        if mark is not None and route is not None:
-            # A route added after the start was not checked by bind().
-            self._policy.check_mark(mark, f"the mark of route {route.template!r}")
-        if rule is not None:
-            mark = rule.mark.over(mark)
         template = UNMATCHED if rule is None else rule.path
+        where = repr(rule)
         if route is not None:
             template = route.template
+            where = f"the mark of route {template!r}"
+        if rule is not None:
+            mark = rule.mark.over(mark)
+            where = f"{rule!r} over the mark of route {template!r}"
+        if mark is not None:
+            # A route added after the start was not checked by bind(), and what a rule and a mark say together by nobody.
+            self._policy.check_mark(mark, where)
         return self._entries.get(template, mark or Mark())
 
 

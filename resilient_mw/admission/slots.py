@@ -1,6 +1,7 @@
 """Slots and turns: how many are free for a class, and which class is next.
 
-Weighted turns (stride scheduling, Waldspurger and Weihl 1995) between the classes whose first waiter fits. A first
+Weighted turns (stride scheduling, Waldspurger and Weihl 1995; the common time as in start-time fair queueing, Goyal,
+Vin and Cheng 1996) between the classes whose first waiter fits. A first
 waiter that does not fit because it needs several slots lets other classes pass until they have taken as many slots as
 the limit; from then on slots are saved up for it.
 """
@@ -57,7 +58,10 @@ class Slots:
     def take_in_turn(self, state: ClassState, cost: int) -> None:
         """Take slots while others wait: charge the class's turn, and note whom it passed.
 
-        A class that could not run for a while takes its turn as if it had just come: it gets no credit to burn.
+        What a class takes of its own reserve is nobody else's and costs no turn. A class that could not run for a
+        while takes its turn as if it had just come: it gets no credit to burn. The common time follows every turn that
+        is taken, also that of an arrival that passes waiters who do not fit: otherwise its class would pay later for
+        slots that nobody else could use.
         """
         taken = cost - min(cost, state.unfilled)
         for other in self.classes:
@@ -65,7 +69,9 @@ class Slots:
                 first = other.oldest()
                 if first.cost > self.available(other):
                     first.bypassed += taken
-        state.turn = max(self._turn, state.turn) + cost / state.priority.weight
+        if taken:
+            self._turn = max(self._turn, state.turn)
+            state.turn = self._turn + taken / state.priority.weight
         self.take(state, cost)
 
     def give_back(self, state: ClassState, cost: int) -> None:
@@ -93,8 +99,6 @@ class Slots:
                 and self.fits(state, state.oldest().cost)
             ):
                 best = state
-        if best is not None:
-            self._turn = max(self._turn, best.turn)
         return best
 
     def _refill(self, state: ClassState) -> None:

@@ -39,8 +39,7 @@ class PeerTrust:
 
             for peer in peers:
                 try:
-                    # A number or bytes would be read as an address, too.
-                    self._networks.append(ip_network(peer if isinstance(peer, str) else repr(peer)))
+                    self._networks.append(ip_network(_text(peer)))
                 except ValueError as error:
                     raise ValueError(
                         f"trusted_peers={peer!r} is not allowed: it must be a network such as '10.0.0.0/8' ({error})"
@@ -80,3 +79,8 @@ class PeerTrust:
         return any(
             address in network or (mapped is not None and mapped in network) for network in self._networks
         )
+
+
+def _text(peer: object) -> str:
+    # ip_network() would read a number or bytes as an address, too.
+    return peer if isinstance(peer, str) else repr(peer)

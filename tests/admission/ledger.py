@@ -1,0 +1,250 @@
+"""An independent account of what an admission controller did, kept with lists and sums.
+
+It is told what each verb answered and objects at once to what must never happen. It decides nothing: that the right one
+of several allowed answers was given is shown by the tests of the controller.
+"""
+
+from __future__ import annotations
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.decision import Decision, Settled
+from resilient_mw.admission.entry import Waiter, WaiterState
+from resilient_mw.core.rejection import REFUSAL_RULES, Reason, RetryAfter
+
+
+class Request:
+    """One request that was not refused on arrival.
+
+    Attributes:
+        rank, cost: its class and the slots it needs.
+        deadline_at: instant.
+        waiter: what the controller made of it, if it was queued.
+        bypassed: slots that others took while it was the first of its class and did not fit.
+        overtaken: slots that others took while it was the first of its class.
+    """
+
+    __slots__ = ("bypassed", "cost", "deadline_at", "overtaken", "rank", "waiter")
+
+    def __init__(self, rank: int, cost: int, deadline_at: float, waiter: Waiter | None = None) -> None:
+        self.rank = rank
+        self.cost = cost
+        self.deadline_at = deadline_at
+        self.waiter = waiter
+        self.bypassed = 0
+        self.overtaken = 0
+
+
+class Ledger:
+    """Who holds slots, who waits, and what may happen next."""
+
+    def __init__(self, policy: ServerPolicy) -> None:
+        self.limit = policy.slots
+        self.queue_length = policy.queue_length
+        self.ranks = range(len(policy.classes))
+        self.reserved = [each.reserved for each in policy.classes]
+        self.weights = [each.weight for each in policy.classes]
+        self.most = [
+            self.queue_length if each.queue_length is None else min(each.queue_length, self.queue_length)
+            for each in policy.classes
+        ]
+        total = sum(self.weights)
+        shares = [int(self.queue_length * weight / total) for weight in self.weights]
+        if self.queue_length >= len(shares):
+            # One place at least for everybody, at the cost of the largest share.
+            short = shares.count(0)
+            shares = [share or 1 for share in shares]
+            for _ in range(max(0, sum(shares) - self.queue_length)):
+                shares[shares.index(max(shares))] -= 1
+            assert sum(shares) <= self.queue_length
+            assert short == 0 or min(shares) == 1
+        self.places = [min(share, most) for share, most in zip(shares, self.most, strict=True)]
+        self.most_cost = [self.limit - sum(self.reserved) + own for own in self.reserved]
+        self.held = [0 for _ in self.ranks]
+        self.running: list[Request] = []
+        self.granted: list[Request] = []
+        self.queues: list[list[Request]] = [[] for _ in self.ranks]
+        self.waiting = 0
+        self.counts = dict.fromkeys(("arrived", "admitted", "refused", "left"), 0)
+
+    # -- what may be
+
+    def available(self, rank: int) -> int:
+        """Slots that a class could take: what is free, less what others have reserved and not filled."""
+        kept = sum(max(0, self.reserved[other] - self.held[other]) for other in self.ranks if other != rank)
+        return self.limit - sum(self.held) - kept
+
+    def may_start(self, rank: int, cost: int) -> bool:
+        if cost > self.available(rank):
+            return False
+        if cost <= self.reserved[rank] - self.held[rank]:
+            return True
+        return not any(
+            queue[0].bypassed >= self.limit and queue[0].cost > self.available(other)
+            for other, queue in enumerate(self.queues)
+            if other != rank and queue
+        )
+
+    def most_overtaken(self, rank: int) -> float:
+        """The slots that others may take before the first waiter of a class: a limit's worth, and their turns."""
+        cost = max(self.most_cost)
+        turns = sum(
+            cost * self.weights[other] / self.weights[rank] + cost for other in self.ranks if other != rank
+        )
+        return self.limit + cost + turns
+
+    def may_push_out(self, rank: int) -> int | None:
+        """The class that loses its newest waiter to an arrival of another class; None if there is none."""
+        short = len(self.queues[rank]) < self.places[rank]
+        for other in reversed(self.ranks):
+            if other != rank and len(self.queues[other]) > self.places[other] and (short or other > rank):
+                return other
+        return None
+
+    # -- what was done
+
+    def arrived(self, now: float, rank: int, cost: int, deadline_at: float, decision: Decision) -> None:
+        self.counts["arrived"] += 1
+        request = Request(rank, cost, deadline_at, decision.waiter)
+        if decision.waiter is not None:
+            assert decision.reason is None
+            self._settle(now, decision.settled, request)
+            if not any(waiter.reason is Reason.PUSHED_OUT for waiter in decision.settled):
+                self._append(request)
+            return
+        self._settle(now, decision.settled)
+        if decision.reason is not None:
+            self.counts["refused"] += 1
+            self._check_retry_after(decision.reason, decision.retry_after)
+            self._check_refusal(now, rank, cost, deadline_at, decision.reason)
+            return
+        assert not self.queues[rank], "it passed a waiter of its own class"
+        self._start(now, request)
+        self.running.append(request)
+        self.counts["admitted"] += 1
+
+    def released(self, now: float, request: Request, settled: Settled) -> None:
+        self.running.remove(request)
+        self.held[request.rank] -= request.cost
+        self._settle(now, settled)
+
+    def ticked(self, now: float, settled: Settled) -> None:
+        self._settle(now, settled)
+
+    def left(self, now: float, request: Request, settled: Settled) -> None:
+        if request in self.granted:
+            self.granted.remove(request)
+            self.held[request.rank] -= request.cost
+        else:
+            self._remove(request)
+        self.counts["left"] += 1
+        self._settle(now, settled)
+
+    def begun(self, now: float, request: Request, decision: Decision) -> None:
+        self.granted.remove(request)
+        if now >= request.deadline_at:
+            assert decision.reason is Reason.EXPIRED_IN_QUEUE, "it was begun after its deadline"
+            self.held[request.rank] -= request.cost
+            self.counts["refused"] += 1
+        else:
+            assert decision.admitted
+            self.running.append(request)
+            self.counts["admitted"] += 1
+        self._settle(now, decision.settled)
+
+    # -- the same after every verb
+
+    def check(self) -> None:
+        assert sum(self.held) <= self.limit
+        for rank in self.ranks:
+            assert self.available(rank) >= 0, "somebody runs in a slot that was reserved for others"
+            queue = self.queues[rank]
+            if queue:
+                assert not self.may_start(rank, queue[0].cost), "the first waiter could run: a lost wake-up"
+                assert queue[0].overtaken <= self.most_overtaken(rank), "a class starves"
+                assert len(queue) <= self.most[rank]
+        assert self.waiting <= self.queue_length
+        counts = self.counts
+        known = counts["admitted"] + counts["refused"] + counts["left"] + self.waiting + len(self.granted)
+        assert counts["arrived"] == known
+
+    def check_nobody_is_dead(self, now: float) -> None:
+        for queue in self.queues:
+            for request in queue:
+                assert request.waiter is not None
+                assert request.waiter.give_up_at > now, "a dead waiter holds a place"
+
+    # -- parts
+
+    def _settle(self, now: float, settled: Settled, arriving: Request | None = None) -> None:
+        for waiter in settled:
+            request = self._find(waiter, arriving)
+            if waiter.state is WaiterState.GRANTED:
+                assert now < waiter.give_up_at, "the dead were admitted"
+                assert self.queues[request.rank][0] is request, "somebody of its class came before"
+                self._remove(request)
+                self._start(now, request)
+                self.granted.append(request)
+                continue
+            assert waiter.state is WaiterState.REFUSED
+            assert waiter.reason is not None
+            self._check_retry_after(waiter.reason, waiter.retry_after)
+            self.counts["refused"] += 1
+            if waiter.reason is Reason.PUSHED_OUT:
+                assert arriving is not None, "nobody arrived who could have pushed it out"
+                assert self.waiting == self.queue_length
+                assert request.rank == self.may_push_out(arriving.rank)
+                assert self.queues[request.rank][-1] is request, "a newer one of its class stayed"
+                self._remove(request)
+                self._append(arriving)
+                continue
+            self._remove(request)
+            assert now >= waiter.give_up_at, "it was refused before its time"
+            late = now >= waiter.deadline_at
+            assert waiter.reason is (Reason.EXPIRED_IN_QUEUE if late else Reason.QUEUE_TIMEOUT)
+
+    def _start(self, now: float, request: Request) -> None:
+        rank, cost = request.rank, request.cost
+        assert now < request.deadline_at, "the dead were admitted"
+        assert self.may_start(rank, cost), "it does not fit, or slots were saved up for another"
+        taken = max(0, cost - max(0, self.reserved[rank] - self.held[rank]))
+        for other, queue in enumerate(self.queues):
+            if other != rank and queue:
+                queue[0].overtaken += taken
+                if queue[0].cost > self.available(other):
+                    queue[0].bypassed += taken
+        self.held[rank] += cost
+
+    def _append(self, request: Request) -> None:
+        self.queues[request.rank].append(request)
+        self.waiting += 1
+
+    def _remove(self, request: Request) -> None:
+        self.queues[request.rank].remove(request)
+        self.waiting -= 1
+
+    def _find(self, waiter: Waiter, arriving: Request | None) -> Request:
+        for request in self.queues[waiter.route.rank]:
+            if request.waiter is waiter:
+                return request
+        assert arriving is None or arriving.waiter is not waiter, "it was settled before it had a place"
+        raise AssertionError("it was settled twice, or had never waited")
+
+    def _check_retry_after(self, reason: Reason, retry_after: int | None) -> None:
+        if REFUSAL_RULES[reason].retry_after is RetryAfter.NEVER:
+            assert retry_after is None
+        else:
+            assert retry_after is not None
+            assert 1 <= retry_after <= 60
+
+    def _check_refusal(self, now: float, rank: int, cost: int, deadline_at: float, reason: Reason) -> None:
+        if reason in {Reason.EXPIRED_ON_ARRIVAL, Reason.INSUFFICIENT_BUDGET}:
+            assert (now >= deadline_at) is (reason is Reason.EXPIRED_ON_ARRIVAL)
+            return
+        if reason is Reason.DRAINING:
+            return
+        assert self.queues[rank] or not self.may_start(rank, cost), "it could have run"
+        if reason is Reason.QUEUE_FULL:
+            full = self.waiting >= self.queue_length and self.may_push_out(rank) is None
+            assert full or len(self.queues[rank]) >= self.most[rank], "there was a place to wait in"
+        else:
+            assert reason in {Reason.QUEUE_TIMEOUT, Reason.PREDICTED_LATE}
