@@ -22,7 +22,6 @@ FLOORS = {
     "idempotency": 1,
     "runtime": 2,
     "stores": 2,
-    "observe": 2,
     "simulation": 2,
     "asgi": 3,
     "wsgi": 3,

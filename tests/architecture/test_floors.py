@@ -22,8 +22,8 @@ WRONG = {
     ),
     "upwards inside a function": (
         "resilient_mw/admission/bad.py",
-        "def f() -> None:\n    import resilient_mw.observe.logs",
-        "admission may not know observe",
+        "def f() -> None:\n    import resilient_mw.runtime.flush",
+        "admission may not know runtime",
     ),
     "upwards by name": (
         "resilient_mw/core/bad.py",

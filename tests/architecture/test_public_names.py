@@ -9,9 +9,18 @@ import resilient_mw
 MOST_NAMES = 25
 
 PUBLIC_NAMES = {
+    "CancelReason",
+    "Deadline",
+    "DeadlineExceeded",
     "PriorityClass",
+    "Reason",
+    "RequestCancelled",
+    "RequestContext",
+    "ResilienceError",
+    "ResilienceWarning",
     "RouteRule",
     "ServerPolicy",
+    "UnsupportedEventLoop",
     "__version__",
     "current",
     "deadline",
