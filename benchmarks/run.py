@@ -62,7 +62,16 @@ async def send(message: Message) -> None:
 
 
 def scope() -> Message:
-    names = ("host", "user-agent", "accept", "accept-encoding", "cookie", "x-request-id", "traceparent", "via")
+    names = (
+        "host",
+        "user-agent",
+        "accept",
+        "accept-encoding",
+        "cookie",
+        "x-request-id",
+        "traceparent",
+        "via",
+    )
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
         "scheme": "http", "path": "/item", "raw_path": b"/item", "query_string": b"", "root_path": "",
@@ -79,7 +88,9 @@ def asgi(app: Any) -> Case:
         scopes = [scope() for _ in range(REQUESTS)]
         began = time.process_time()
         for start in range(0, REQUESTS, TOGETHER):
-            calls: Iterable[Awaitable[None]] = (app(each, receive, send) for each in scopes[start : start + TOGETHER])
+            calls: Iterable[Awaitable[None]] = (
+                app(each, receive, send) for each in scopes[start : start + TOGETHER]
+            )
             await asyncio.gather(*calls)
         return (time.process_time() - began) / REQUESTS * 1e6
 
@@ -136,20 +147,28 @@ def _no_mark() -> Any:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--rounds", type=int, default=15, help="rounds of every case (default: 15)")
     rounds = arguments.parse_args().rounds
     route = Starlette(routes=[Route("/item", lambda request: PlainTextResponse("ok"))])
     cases: dict[str, tuple[Case, str | None]] = {
         "ASGI raw": (asgi(raw_asgi), None),
         "ASGI no-op wrapper": (asgi(NoOp(raw_asgi)), "ASGI raw"),
-        "ASGI resilient_mw, admitted": (asgi(AsgiMiddleware(raw_asgi, limit=1000, name="bench-asgi")), "ASGI raw"),
+        "ASGI resilient_mw, admitted": (
+            asgi(AsgiMiddleware(raw_asgi, limit=1000, name="bench-asgi")),
+            "ASGI raw",
+        ),
         "ASGI resilient_mw, refused": (asgi(full(AsgiMiddleware, raw_asgi)), "ASGI raw"),
         "ASGI BaseHTTPMiddleware that does nothing": (asgi(NoOpBase(raw_asgi)), "ASGI raw"),
         "ASGI Starlette route": (asgi(route), "ASGI raw"),
         "WSGI raw": (wsgi(raw_wsgi), None),
         "WSGI no-op wrapper": (wsgi(noop_wsgi), "WSGI raw"),
-        "WSGI resilient_mw, admitted": (wsgi(WsgiMiddleware(raw_wsgi, limit=1000, name="bench-wsgi")), "WSGI raw"),
+        "WSGI resilient_mw, admitted": (
+            wsgi(WsgiMiddleware(raw_wsgi, limit=1000, name="bench-wsgi")),
+            "WSGI raw",
+        ),
         "WSGI resilient_mw, refused": (wsgi(full(WsgiMiddleware, raw_wsgi)), "WSGI raw"),
     }
     seen: dict[str, list[float]] = {name: [] for name in cases}

@@ -54,7 +54,9 @@ async def leave(port: int, path: str, *, after: float, budget_ms: int | None = N
     writer.transport.abort()
 
 
-async def open_loop(port: int, paths: list[str], *, rate: float, budget_ms: int | None = None) -> list[Answer]:
+async def open_loop(
+    port: int, paths: list[str], *, rate: float, budget_ms: int | None = None
+) -> list[Answer]:
     """Ask for each path at a fixed rate, whether or not the last one was answered; return all answers."""
     began = time.monotonic()
     calls = []

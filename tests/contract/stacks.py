@@ -117,7 +117,9 @@ def flask_app(service: Service) -> flask.Flask:
 @contextmanager
 def behind_uvicorn(app: Any) -> Iterator[int]:
     """Serve an ASGI application from a thread; give its port."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=2))
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=2)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -134,7 +136,9 @@ def behind_uvicorn(app: Any) -> Iterator[int]:
 @contextmanager
 def behind_waitress(app: Any, threads: int) -> Iterator[int]:
     """Serve a WSGI application from a thread; give its port."""
-    server = waitress.server.create_server(app, host="127.0.0.1", port=0, threads=threads, connection_limit=1000)
+    server = waitress.server.create_server(
+        app, host="127.0.0.1", port=0, threads=threads, connection_limit=1000
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -151,7 +155,9 @@ def serve(stack: str, **policy: Any) -> Iterator[Service]:
     service = Service(ServerPolicy(**policy))
     # T >= limit + queue + spare: refusals and health checks need a thread, too.
     threads = service.policy.slots + service.policy.queue_length + 8
-    running = behind_uvicorn(fast_api(service)) if stack == "asgi" else behind_waitress(flask_app(service), threads)
+    running = (
+        behind_uvicorn(fast_api(service)) if stack == "asgi" else behind_waitress(flask_app(service), threads)
+    )
     with running as port:
         service.port = port
         yield service

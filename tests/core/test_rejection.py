@@ -11,12 +11,13 @@ from resilient_mw.core.problem import PROBLEM_MEDIA_TYPE, problem_body, refusal_
 from resilient_mw.core.rejection import REFUSAL_HEADER, REFUSAL_RULES, Reason, RetryAfter, problem_type
 
 SHED = {"queue_full", "pushed_out", "queue_timeout", "predicted_late", "exempt_limit", "draining"}
+OUTGOING = {"circuit_open", "bulkhead_full"}
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}
 
 
 def test_every_reason_has_a_rule_and_there_are_no_others() -> None:
     assert set(REFUSAL_RULES) == set(Reason)
-    assert {reason.value for reason in Reason} == SHED | LATE
+    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING
 
 
 def test_the_table_cannot_be_changed() -> None:
@@ -29,6 +30,8 @@ def test_overload_is_503_with_retry_after_and_a_deadline_is_504_without(reason: 
     rule = REFUSAL_RULES[reason]
     if reason.value in SHED:
         assert (rule.status, rule.retry_after) == (503, RetryAfter.DRAIN)
+    elif reason.value in OUTGOING:
+        assert (rule.status, rule.retry_after) == (503, RetryAfter.NEVER)
     else:
         assert (rule.status, rule.retry_after) == (504, RetryAfter.NEVER)
     assert rule.close is (reason is Reason.DRAINING)
@@ -70,7 +73,7 @@ def test_the_headers_of_a_refusal(reason: Reason, retry_after: int | None) -> No
 def test_work_that_may_have_begun_is_not_said_to_be_refused(reason: Reason) -> None:
     """A client may repeat whatever carries the header, also a POST."""
     headers = dict(refusal_headers(reason, 1))
-    executed = reason is Reason.DEADLINE_EXCEEDED
+    executed = reason.value in {"deadline_exceeded", *OUTGOING}
     assert REFUSAL_RULES[reason].executed is executed
     assert headers.get(REFUSAL_HEADER) == (None if executed else reason.value)
 

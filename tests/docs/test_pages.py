@@ -26,7 +26,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_docs_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in readme] == []
+    assert [
+        page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in readme
+    ] == []
 
 
 def test_the_page_on_refusals_has_every_reason_as_the_code_has_it() -> None:

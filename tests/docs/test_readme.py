@@ -65,7 +65,7 @@ def test_the_table_of_defaults_is_the_codes() -> None:
     section = text.split("## Defaults", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
     policy = ServerPolicy()
-    classes = [each for each in policy.classes]
+    classes = list(policy.classes)
     expected = {
         "limit": f'`"{policy.limit}"` = {policy.slots} slots',
         "queue": "`None` = as many as there are slots",
@@ -90,5 +90,8 @@ def test_the_table_of_defaults_is_the_codes() -> None:
     assert all(len(reason) > 20 for _, _, reason in rows)
     assert policy.queue_length == policy.slots
     assert [each.reserved for each in classes] == [0, 0, 0]
-    assert all(field.default is not MISSING or not field.init or field.default_factory for field in fields(ServerPolicy))
+    assert all(
+        field.default is not MISSING or not field.init or field.default_factory
+        for field in fields(ServerPolicy)
+    )
     assert (policy.trusted_peers, policy.routes, policy.listeners) == ((), (), ())

@@ -1,0 +1,63 @@
+"""Each example runs with one command and does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.client import ask
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SERVICES = ["protected_fastapi.py", "protected_flask.py"]
+
+
+@pytest.fixture(params=SERVICES)
+def service(request: pytest.FixtureRequest) -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, EXAMPLES / request.param, str(port)], stderr=subprocess.DEVNULL
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+async def _ready(port: int) -> None:
+    for _ in range(150):
+        try:
+            if (await ask(port, "/health")).status == 200:
+                return
+        except OSError:
+            await asyncio.sleep(0.1)
+    raise AssertionError("the example did not start")
+
+
+async def test_an_example_serves_refuses_and_ends_on_time(service: int) -> None:
+    await _ready(service)
+    checkout = await ask(service, "/checkout")
+    assert 9.0 < checkout.json["seconds_left"] < 10.0
+    answers = await asyncio.gather(*(ask(service, "/report", budget_ms=400) for _ in range(12)))
+    reasons = {answer.json["reason"] for answer in answers}
+    assert reasons <= {
+        "deadline_exceeded",
+        "queue_full",
+        "queue_timeout",
+        "predicted_late",
+        "expired_in_queue",
+    }
+    assert {"deadline_exceeded", "queue_full"} <= reasons
+    assert (await ask(service, "/health")).status == 200
+
+
+def test_every_example_is_run() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == SERVICES
