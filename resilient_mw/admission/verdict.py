@@ -28,6 +28,16 @@ def reported_reason(error: BaseException, now: float, deadline_at: float) -> Can
     return None
 
 
+def is_bodiless(method: str, status: str) -> bool:
+    """Return whether the head is the whole response, whatever body the application makes.
+
+    Args:
+        method: the request's method.
+        status: the status code, text may follow it.
+    """
+    return method == "HEAD" or status[:3] in {"204", "304"}
+
+
 def is_late(began_at: float, ended_at: float, deadline_at: float) -> bool:
     """Return whether work went on for too long after its deadline.
 

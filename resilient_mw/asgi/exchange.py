@@ -193,9 +193,9 @@ class HttpExchange(Supervised):
         if self.reason is None and not self.complete:
             if self._left:
                 self.reason = CancelReason.CLIENT_DISCONNECT
-            elif error is not None:
-                self.reason = reported_reason(error, self._clock.now(), self.deadline_at)
-                if self.reason is CancelReason.DEADLINE and not self.started:
+            elif error is not None and self._reports_deadline(error):
+                self.reason = CancelReason.DEADLINE
+                if not self.started:
                     self.on_expired()
         return self.reason is not None
 
@@ -226,6 +226,9 @@ class HttpExchange(Supervised):
         return not self.done and (self.task is task or self._scope is scope)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _reports_deadline(self, error: BaseException) -> bool:
+        return reported_reason(error, self._clock.now(), self.deadline_at) is CancelReason.DEADLINE
 
     def _open_channel(self) -> Channel:
         if self._channel is None:

@@ -29,6 +29,22 @@ class DeadlineExceeded(ResilienceError, TimeoutError):
     reason = Reason.DEADLINE_EXCEEDED
 
 
+class CallRefused(ResilienceError):
+    """Raised when a call to a dependency was refused on this side of the wire: nothing was sent.
+
+    Attributes:
+        reason: `Reason.CIRCUIT_OPEN`, `BULKHEAD_FULL` or `INSUFFICIENT_BUDGET`.
+        dependency: the name of the dependency.
+        retry_in: seconds after which the answer may be different; 0 where that is unknown.
+    """
+
+    def __init__(self, message: str, reason: Reason, dependency: str, retry_in: float = 0.0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.dependency = dependency
+        self.retry_in = retry_in
+
+
 class RequestCancelled(ResilienceError):
     """Raised by `check()` when the request was cancelled for a cause other than its deadline.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 from weakref import WeakSet
 
-from resilient_mw.core.snapshot import AppSnapshot
+from resilient_mw.core.snapshot import AppSnapshot, DependencySnapshot
 
 
 class Clock(Protocol):
@@ -25,7 +25,16 @@ class SnapshotSource(Protocol):
         ...
 
 
+class DependencySource(Protocol):
+    """Something that can tell the figures of a dependency at any time, from any thread."""
+
+    def snapshot(self) -> DependencySnapshot:
+        """Return the figures of this instant."""
+        ...
+
+
 _sources: WeakSet[SnapshotSource] = WeakSet()
+_dependencies: WeakSet[DependencySource] = WeakSet()
 
 
 def register(source: SnapshotSource) -> None:
@@ -36,3 +45,15 @@ def register(source: SnapshotSource) -> None:
 def snapshots() -> Iterable[AppSnapshot]:
     """Return the figures of every live source, in a stable order."""
     return sorted((source.snapshot() for source in list(_sources)), key=lambda snapshot: snapshot.app)
+
+
+def register_dependency(source: DependencySource) -> None:
+    """Make a dependency visible to exporters for as long as it is alive."""
+    _dependencies.add(source)
+
+
+def dependency_snapshots() -> Iterable[DependencySnapshot]:
+    """Return the figures of every live dependency, in a stable order."""
+    return sorted(
+        (source.snapshot() for source in list(_dependencies)), key=lambda snapshot: snapshot.dependency
+    )

@@ -35,6 +35,10 @@ class Reason(StrEnum):
     """The deadline passed while it waited for a slot."""
     DEADLINE_EXCEEDED = "deadline_exceeded"
     """The deadline passed while the application worked on it."""
+    CIRCUIT_OPEN = "circuit_open"
+    """A dependency that fails is not asked at the moment."""
+    BULKHEAD_FULL = "bulkhead_full"
+    """As many calls to a dependency are under way as it may get."""
 
 
 class RetryAfter(Enum):
@@ -81,6 +85,12 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
             504, "The budget is too small to be useful", RetryAfter.NEVER
         ),
         Reason.EXPIRED_IN_QUEUE: RefusalRule(504, "The deadline passed in the wait queue", RetryAfter.NEVER),
+        Reason.CIRCUIT_OPEN: RefusalRule(
+            503, "A dependency is not asked at the moment", RetryAfter.NEVER, executed=True
+        ),
+        Reason.BULKHEAD_FULL: RefusalRule(
+            503, "Too many calls to a dependency at once", RetryAfter.NEVER, executed=True
+        ),
         Reason.DEADLINE_EXCEEDED: RefusalRule(504, "The deadline passed", RetryAfter.NEVER, executed=True),
     }
 )

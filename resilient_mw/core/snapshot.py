@@ -101,3 +101,39 @@ class AppSnapshot:
     routes: tuple[RouteSnapshot, ...]
     ignored_headers: Mapping[str, int]
     guard_errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class DependencySnapshot:
+    """The figures of one dependency since the start. Counts only grow.
+
+    Attributes:
+        dependency: its name.
+        calls: logical calls.
+        attempts: ended attempts by outcome: `2xx` to `5xx`, `answered` (a body that was delivered to its end),
+            `error`, `timeout`, `body` (cut off in the body), `cancelled`.
+        retries: attempts after the first one of a call.
+        refused: attempts that were refused here, by reason.
+        retries_refused: retries that were not made, by reason.
+        expired: calls whose deadline passed, by phase.
+        in_use: attempts under way, bodies included.
+        bulkhead: most attempts at once; None: no bound.
+        breaker: the state of the circuit; None: there is none.
+        transitions: changes of the circuit's state, by (before, after).
+        seconds: how long attempts took that say how long one usually takes.
+        budgets: what callers had left when an attempt began.
+    """
+
+    dependency: str
+    calls: int
+    attempts: Mapping[str, int]
+    retries: int
+    refused: Mapping[str, int]
+    retries_refused: Mapping[str, int]
+    expired: Mapping[str, int]
+    in_use: int
+    bulkhead: int | None
+    breaker: str | None
+    transitions: Mapping[tuple[str, str], int]
+    seconds: Histogram
+    budgets: Histogram

@@ -49,11 +49,11 @@ class AsyncWait:
             self._future.set_result(False)
 
     def _wake(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._resolve()
-            return
         try:
-            self._loop.call_soon_threadsafe(self._resolve)
+            if threading.get_ident() == self._thread:
+                self._resolve()
+            else:
+                self._loop.call_soon_threadsafe(self._resolve)
         except RuntimeError:
             # The loop is closed: nobody will ever run this request, so its slot must not stay granted.
             self._guard.leave(self._waiter)

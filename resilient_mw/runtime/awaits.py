@@ -12,6 +12,7 @@ import asyncio
 import asyncio.tasks
 import concurrent.futures
 import gc
+import inspect
 import sys
 from types import (
     AsyncGeneratorType,
@@ -50,6 +51,12 @@ def awaited(task: Task) -> Future | None:
     """Return the future that the task is suspended at; None if it only yielded to the loop."""
     future: Future | None = task._fut_waiter  # type: ignore[attr-defined]
     return future
+
+
+def has_started(task: Task) -> bool:
+    """Return whether the task has taken its first step."""
+    coroutine = task.get_coro()
+    return not isinstance(coroutine, CoroutineType) or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
 
 
 def chain_of(task: Task) -> list[Any]:

@@ -69,7 +69,11 @@ class Guard:
     def begin(self, waiter: Waiter) -> Decision:
         """Start the work of a waiter whose wait is over, or learn why it may not start."""
         with self._lock:
-            decision = self.controller.begin(self.clock.now(), waiter)
+            now = self.clock.now()
+            granted = waiter.state is WaiterState.GRANTED
+            decision = self.controller.begin(now, waiter)
+        if granted and decision.reason is not None:
+            self._tell_refused(waiter.route, decision.reason, now - waiter.arrived_at)
         self._wake(decision.settled)
         return decision
 

@@ -13,7 +13,7 @@ from contextvars import Context
 from functools import cache, partial
 from typing import Any, Protocol
 
-from resilient_mw.runtime.survey import Survey, survey
+from resilient_mw.runtime.survey import Survey, has_scope_children, survey
 from resilient_mw.runtime.thread_work import ThreadWork
 from resilient_mw.runtime.wakeups import before_resume, end_quietly
 
@@ -23,6 +23,9 @@ DISCONNECT_GRACE = 0.1
 """Seconds that a framework gets to react to `http.disconnect` before its task is cancelled."""
 LATE_AFTER = 0.25
 """Seconds after a cancel at which what still runs is counted, and the handler is nudged once."""
+
+RESOLUTION = 0.001
+"""Seconds by which a loop's timer may fire early."""
 
 Task = asyncio.Task[Any]
 
@@ -64,8 +67,8 @@ class Stop:
     """
 
     __slots__ = (
-        "_armed", "_asked", "_back", "_begun", "_checking", "_followed", "_graced", "_late", "_loop", "_nudged",
-        "_offered", "_pause", "_record", "_running", "_waiting", "own_cancels",
+        "_armed", "_asked", "_asked_at", "_back", "_begun", "_checking", "_followed", "_graced", "_late", "_loop", "_nudged",
+        "_offered", "_pause", "_quiet", "_record", "_running", "_waiting", "own_cancels",
     )  # fmt: skip
 
     def __init__(self, record: Stoppable, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,7 +77,9 @@ class Stop:
         self._loop = loop
         self._begun = record.started  # an answer that had begun must be cut, also for one that waits for a thread
         self._asked: set[Task] = set()  # were cancelled
+        self._asked_at = loop.time()  # when the last of them was
         self._armed: set[Task] = set()  # will be, when they are about to resume
+        self._quiet: set[Task] = set()  # will not have their group's scope cancelled when they end
         self._followed: set[object] = set()  # calls in threads, or on their way to one, that hold the slot
         self._running: set[object] = set()  # those that were seen in a thread and have not come back
         self._back: set[object] = set()
@@ -98,22 +103,42 @@ class Stop:
             return
         self._check_later()
         found = self._look()
+        if found.unstarted:
+            self._step_soon()
         if found.blind:
             _warn_blind()
+            record.offer_disconnect()
             self._cancel(record.task)
         elif found.threads and not self._begun:
-            for future in found.queued_futures:
-                future.cancel()
-            for leaf in found.leaves:
-                self._cancel(leaf)
+            self._cancel_beside_threads(found)
         elif found.resuming and not self._graced:
             self._pause_for(GRACE)
-        elif found.by_wait and not self._offered and record.offer_disconnect():
-            self._offered = True
-            self._arm(found.outer)
-            self._pause_for(DISCONNECT_GRACE)
+        elif found.by_wait and self._offered_disconnect(found):
+            pass
         elif found.by_wait or not self._offered:
             self._cancel_all(found)
+
+    def _cancel_beside_threads(self, found: Survey) -> None:
+        """Cancel what does not wait for a thread, and what a thread waits for."""
+        if self._offered:
+            return  # the framework does it
+        for future in found.queued_futures:
+            future.cancel()
+        for leaf in found.leaves:
+            self._cancel(leaf)
+        if found.behind_wait and not self._offered_disconnect(found):
+            for leaf in found.behind_wait:
+                self._cancel(leaf)
+
+    def _offered_disconnect(self, found: Survey) -> bool:
+        """Let a framework that runs its handler in a task of its own, and listens meanwhile, cancel it itself."""
+        if self._offered or not self._record.offer_disconnect():
+            return False
+        self._offered = True
+        self._asked_at = self._loop.time()
+        self._arm(found.outer)
+        self._pause_for(DISCONNECT_GRACE)
+        return True
 
     def _cancel_all(self, found: Survey) -> None:
         if not found.below_scope:
@@ -128,16 +153,27 @@ class Stop:
         for task in tasks:
             if task not in self._asked and task not in self._armed:
                 self._armed.add(task)
-                before_resume(task, partial(self._cancel, task))
+                before_resume(task, partial(self._resumes, task))
+
+    def _resumes(self, task: Task) -> None:
+        """Cancel a task that is about to resume; not while children of its scopes clean up.
+
+        Leaving an anyio group by a cancel would cancel them again and again.
+        """
+        if has_scope_children(task):
+            self._armed.discard(task)
+            self._step_soon()
+        else:
+            self._cancel(task)
 
     def _cancel(self, task: Task) -> None:
         """Cancel one task, if it was not asked before."""
         if task in self._asked or task.done():
             return
         self._asked.add(task)
+        self._asked_at = self._loop.time()
         if task is not self._record.task:
-            end_quietly(task)
-            task.add_done_callback(self._task_ended, context=Context())
+            task.add_done_callback(self._step_soon, context=Context())
             task.cancel()
         elif not self._record.done:
             self._cancel_root()
@@ -146,8 +182,8 @@ class Stop:
         self.own_cancels += 1
         self._record.task.cancel()
 
-    def _task_ended(self, _: Task) -> None:
-        """A task that was cancelled has ended: those who waited for it are next."""
+    def _step_soon(self, _: Task | None = None) -> None:
+        """Take the next step at the next turn: a task that was cancelled has ended, or one has begun."""
         if not self._waiting:
             self._waiting = True
             self._loop.call_soon(self._step, context=Context())
@@ -155,6 +191,10 @@ class Stop:
     def _look(self) -> Survey:
         """Survey the request, and hold the slot for every call in a thread, or on its way to one, that it shows."""
         found = survey(self._record.task)
+        for task in (*found.leaves, *found.resuming, *found.thread_waiters, *found.outer):
+            if task not in self._quiet:
+                self._quiet.add(task)
+                end_quietly(task)
         for work in (*found.threads, *found.queued):
             if work.key not in self._followed:
                 self._followed.add(work.key)
@@ -168,7 +208,7 @@ class Stop:
         self._record.let_go(work.key)
         if work.key in self._running:
             self._running.discard(work.key)
-            if not self._running and not self._record.done:
+            if not self._record.done:
                 self._pause_for(GRACE)
 
     def _pause_for(self, delay: float) -> None:
@@ -182,28 +222,44 @@ class Stop:
         self._pause = None
         self._step()
 
-    def _check_later(self) -> None:
+    def _check_later(self, delay: float = LATE_AFTER) -> None:
         if not self._checking:
             self._checking = True
-            self._loop.call_later(LATE_AFTER, self._check, context=Context())
+            self._loop.call_later(delay, self._check, self._loop.time() + delay, context=Context())
 
-    def _check(self) -> None:
-        """Count what still runs; ask once more a handler that is neither in a thread nor just back from one."""
+    def _check(self, due: float) -> None:
+        """Count what still runs, and ask it once more when it has had its time."""
         self._checking = False
         record = self._record
         if record.done and not record.held:
             return
+        stalled = self._loop.time() - due
+        if stalled > GRACE and not self._late:
+            # The loop stood still, and the clean-up with it.
+            self._asked_at += stalled
+            self._check_later(stalled)
+            return
         if not self._late:
             self._late = True
             record.late()
-        if record.done or self._nudged or self._look().threads:
+        if record.done or self._nudged:
             return
-        if self._pause is not None:
-            self._check_later()
-            return
-        self._nudged = True
-        self._asked.add(record.task)
-        self._cancel_root()
+        found = self._look()
+        rest = self._asked_at + LATE_AFTER - self._loop.time()
+        if self._pause is not None or rest > RESOLUTION:
+            self._check_later(max(rest, RESOLUTION))
+        elif not found.threads:
+            self._nudged = True
+            record.offer_disconnect()
+            self._asked.add(record.task)
+            self._cancel_root()
+        else:
+            # Whoever waits for the thread is left alone, but a thread may itself wait for one that swallowed a cancel.
+            leaves = (*found.leaves, *found.behind_wait)
+            again = [task for task in leaves if (self._offered or task in self._asked) and task is not record.task]
+            self._nudged = bool(again)
+            for task in again:
+                task.cancel()
 
 
 @cache

@@ -30,6 +30,9 @@ class Survey:
     Attributes:
         leaves: tasks that wait for no other task and no running thread: cancel these, and only these.
         outer: tasks that wait for other tasks of the request.
+        unstarted: tasks that will take their first step at this turn of the loop. Cancelled before it, a child of an
+            anyio group leaves a coroutine that was never awaited.
+        behind_wait: like `leaves`, but below a running thread that somebody waits for by `asyncio.wait`.
         thread_waiters: tasks that wait for a running thread.
         threads: calls that run in a thread now (or have just come back).
         queued: calls that may still be taken off an executor's queue.
@@ -43,6 +46,8 @@ class Survey:
 
     leaves: list[Task] = field(default_factory=list)
     resuming: list[Task] = field(default_factory=list)
+    unstarted: list[Task] = field(default_factory=list)
+    behind_wait: list[Task] = field(default_factory=list)
     outer: list[Task] = field(default_factory=list)
     thread_waiters: list[Task] = field(default_factory=list)
     threads: list[ThreadWork] = field(default_factory=list)
@@ -66,14 +71,30 @@ def survey(root: Task) -> Survey:
     return search.found
 
 
+def has_scope_children(task: Task) -> bool:
+    """Return whether tasks live in the anyio scopes that a task has entered."""
+    try:
+        return any(not child.done() for child in awaits.scope_children(task))
+    except Exception:  # noqa: BLE001 (as above)
+        return False
+
+
 class _Reach(Enum):
     """How far a task belongs to the request that waits for it."""
 
-    OWN = 0
-    WAITED = 1
+    OWN = "own"
+    WAITED = "waited"
     """Behind `asyncio.wait`: may be shared, so it is only searched for threads and what they call back."""
-    SHARED = 2
+    BELOW = "below"
+    """Called back by a thread behind `asyncio.wait`."""
+    SHARED = "shared"
     """Behind `asyncio.shield`: only searched for threads."""
+
+    def behind_wait(self) -> _Reach:
+        return self if self is _Reach.SHARED else _Reach.WAITED
+
+    def below_thread(self) -> _Reach:
+        return _Reach.BELOW if self is _Reach.WAITED else self
 
 
 class _Waits(Flag):
@@ -105,11 +126,13 @@ class _Search:
             frame = awaits.frame_of(chain[-1]) if chain else None
             by_wait = frame is not None and frame.f_code is awaits.WAIT_CODE
             waits = self._by_frame(task, chain, frame, future, scoped, reach)
-        below = _Reach.OWN if waits & _Waits.THREAD and reach is _Reach.WAITED else reach
+        below = reach.below_thread() if waits & _Waits.THREAD else reach
         for child in awaits.scope_children(task):
             waits |= _Waits.TASKS
             self.task(child, scoped=True, reach=below)
-        if reach is _Reach.OWN:
+        if reach is _Reach.BELOW and not waits:
+            self.found.behind_wait.append(task)
+        elif reach is _Reach.OWN:
             self._note(task, future, waits, scoped=scoped, by_wait=by_wait)
 
     def _note(self, task: Task, future: Future | None, waits: _Waits, *, scoped: bool, by_wait: bool) -> None:
@@ -120,8 +143,11 @@ class _Search:
             found.thread_waiters.append(task)
             found.below_scope |= scoped
         if not waits:
-            resuming = future is not None and future.done()
-            (found.resuming if resuming else found.leaves).append(task)
+            if future is not None:
+                resuming = future.done() and not future.cancelled()
+                (found.resuming if resuming else found.leaves).append(task)
+            else:
+                (found.leaves if awaits.has_started(task) else found.unstarted).append(task)
             found.below_scope |= scoped
             found.by_wait |= by_wait
 
@@ -141,7 +167,7 @@ class _Search:
         if frame is None:
             return self._future(future, scoped, reach)
         if frame.f_code is awaits.WAIT_CODE:
-            return self._threads_of(frame.f_locals["fs"], scoped, max(reach, _Reach.WAITED, key=_rank))
+            return self._threads_of(frame.f_locals["fs"], scoped, reach.behind_wait())
         if frame.f_code in awaits.INNER_TASK_CODES:
             return self._future(frame.f_locals["fut"], scoped, reach)
         worker = awaits.anyio_call(frame, future)
@@ -156,7 +182,7 @@ class _Search:
     def _asgiref(self, future: Future, below: list[Task], *, scoped: bool, reach: _Reach) -> _Waits:
         waits = self._future(future, scoped, reach)
         for child in below:
-            self.task(child, scoped=scoped, reach=_Reach.OWN if reach is _Reach.WAITED else reach)
+            self.task(child, scoped=scoped, reach=reach.below_thread())
         return waits
 
     def _future(self, future: Future, scoped: bool, reach: _Reach) -> _Waits:
@@ -188,7 +214,3 @@ class _Search:
         for future in futures:
             self._future(future, scoped, reach)
         return _Waits.THREAD if len(self.found.threads) > before else _Waits.NOTHING
-
-
-def _rank(reach: _Reach) -> int:
-    return reach.value
