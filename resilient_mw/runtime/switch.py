@@ -1,0 +1,37 @@
+"""The switch that takes both middlewares out of the way, for the tests of those who use them.
+
+Both middlewares read `switch.DISABLED` once per request, when it arrives: requests that are already running stay
+guarded to their end. Write it through `turn_off()` and `turn_on()` only.
+"""
+
+from __future__ import annotations
+
+import threading
+
+DISABLED = False
+"""Whether requests go straight to the application, in the whole process. Read it through the module."""
+
+_holders = 0
+_lock = threading.Lock()
+
+
+def turn_off() -> None:
+    """Let requests pass unguarded until `turn_on()` has been called as often as this."""
+    global DISABLED, _holders
+    with _lock:
+        _holders += 1
+        DISABLED = True
+
+
+def turn_on() -> None:
+    """Take one `turn_off()` back.
+
+    Raises:
+        RuntimeError: there is none to take back.
+    """
+    global DISABLED, _holders
+    with _lock:
+        if not _holders:
+            raise RuntimeError("turn_on() was called more often than turn_off()")
+        _holders -= 1
+        DISABLED = _holders > 0

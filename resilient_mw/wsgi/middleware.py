@@ -1,0 +1,162 @@
+"""The WSGI middleware: admission before any work, a deadline that is kept as far as a thread can keep it."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.decision import Decision
+from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.core.errors import ResilienceWarning
+from resilient_mw.core.headers.wish import DEADLINE_FIELDS
+from resilient_mw.core.rejection import Reason
+from resilient_mw.runtime import switch
+from resilient_mw.runtime.alarm import ThreadContext, guarded_by, has_ended
+from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
+from resilient_mw.runtime.flush import Listeners
+from resilient_mw.runtime.protection import Protection
+from resilient_mw.runtime.thread_gate import wait_in_thread
+from resilient_mw.wsgi.answers import prepare_answers
+from resilient_mw.wsgi.body import open_body
+from resilient_mw.wsgi.run import Run
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+FIELDS = tuple(("HTTP_" + name.upper().replace("-", "_"), name) for name in DEADLINE_FIELDS)
+"""The deadline headers: key in the environ, lower-case name."""
+
+
+class ResilienceMiddleware:
+    """Protects a WSGI application: admits, queues or refuses requests, and gives each a deadline.
+
+    A request that waits for a slot waits in its worker thread, so a server needs more threads than `limit` and `queue`
+    together, or nobody is left to refuse and to answer health checks.
+
+    The slot is held until the server closes the response body. A thread cannot be stopped, so at the deadline the
+    application learns of it by `current().check()` and `on_cancel()`. An answer that comes later is replaced by a 504;
+    a body that is still being produced is cut off, and the server closes the connection.
+
+    `start_response` is passed on when the first body bytes are there: see `resilient_mw.wsgi.run`.
+
+    Args:
+        app: the application.
+        policy: the policy; None: a policy of defaults. The same object given to two middlewares makes them share one
+            limit and one queue; a request that passes both is guarded once.
+        **overrides: fields of `ServerPolicy` that differ from `policy`.
+
+    Raises:
+        TypeError: an override names no field of the policy.
+        ValueError: a value is not allowed; the text names the field, the value and the range.
+    """
+
+    def __init__(self, app: WSGIApplication, policy: ServerPolicy | None = None, **overrides: Any) -> None:
+        self.app = app
+        self._protection = Protection(policy, overrides)
+        self._guard = self._protection.guard
+        self._answers = prepare_answers()
+        self._expiry = self._answers[Reason.DEADLINE_EXCEEDED]
+        self._abandoned: deque[Run] = deque()
+        self._starting = threading.Lock()
+        self._ready = False
+        self._wrong: str | None = None
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Serve one request.
+
+        Raises:
+            ValueError: the application's marks do not fit the policy; every request says so until they do.
+            BaseException: what the application raises.
+        """
+        if switch.DISABLED:
+            return self.app(environ, start_response)
+        if not self._ready:
+            self._start()
+        if self._abandoned:
+            self._take_back()
+        guard = self._guard
+        outer = CURRENT.get()
+        if outer is not NO_REQUEST:
+            if has_ended(outer):
+                outer = NO_REQUEST  # a thread that was started in it has inherited it
+            elif guarded_by(outer, guard):
+                return self.app(environ, start_response)  # it would wait for itself
+        try:
+            decision, entry, deadline_at, now = self._decide(environ, outer)
+        except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
+            guard.listeners.failed("admission", error)
+            decision = None
+        if decision is None:
+            return self.app(environ, start_response)
+        method = environ.get("REQUEST_METHOD", "")
+        if decision.reason is not None:
+            return self._answers[decision.reason].start(method, decision.retry_after, start_response)
+        context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
+        run = Run(guard, entry, context, now, method, start_response, self._abandoned)
+        return open_body(run, self.app, environ, self._expiry)
+
+    def _decide(
+        self, environ: WSGIEnvironment, outer: RequestContext
+    ) -> tuple[Decision | None, RouteEntry, float, float]:
+        """Let the request arrive, and wait for its slot if it has to; also say its deadline, and when it starts."""
+        guard, protection = self._guard, self._protection
+        path = environ.get("PATH_INFO") or "/"
+        if not path.isascii():
+            # Servers hand bytes over as latin-1; routes are written in UTF-8, and so do frameworks read them.
+            path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+        fields = []
+        for key, name in FIELDS:
+            if key in environ:
+                fields.append((name, environ[key]))
+        now = guard.clock.now()
+        # The path is below SCRIPT_NAME already: that is how WSGI splits it.
+        entry = protection.entry(path, "", environ.get("REQUEST_METHOD", ""), environ)
+        deadline_at = protection.deadline_at(now, entry, fields, environ.get("REMOTE_ADDR"))
+        deadline_at = min(deadline_at, outer.deadline_at)  # it never grows from layer to layer
+        decision = guard.arrive(entry, now, deadline_at)
+        if decision.waiter is not None:
+            decision = wait_in_thread(guard, decision.waiter)
+            now = guard.clock.now()
+        return decision, entry, deadline_at, now
+
+    def _start(self) -> None:
+        """Bind the application's routes before the first request: only then are all of them there."""
+        with self._starting:
+            if self._wrong is None and not self._ready:
+                try:
+                    self._protection.start([self.app])
+                except ValueError as error:
+                    self._wrong = str(error)
+                except Warning:  # the user made warnings errors
+                    raise
+                except Exception as error:  # noqa: BLE001  a route source is a guest: without it, paths decide
+                    self._guard.listeners.failed("start", error)
+            if self._wrong is not None:
+                raise ValueError(self._wrong)
+            self._ready = True
+
+    def _take_back(self) -> None:
+        """End the runs whose body the server dropped without closing it."""
+        while True:
+            try:
+                run = self._abandoned.popleft()
+            except IndexError:
+                return
+            run.give_up()
+            if not run.complete:
+                _warn_of_dropped_body(self._guard.listeners)
+
+
+def _warn_of_dropped_body(listeners: Listeners) -> None:
+    text = (
+        "the server dropped a response body without closing it, which PEP 3333 demands: its slots stayed taken until the "
+        "garbage collector found it"
+    )
+    try:
+        warnings.warn(text, ResilienceWarning, stacklevel=2)
+    except Warning as error:  # the user made warnings errors, but this request has done nothing
+        listeners.failed("closing of the body by the server", error)

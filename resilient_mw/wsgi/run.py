@@ -1,0 +1,194 @@
+"""One running request: what passes between server and application, and what holds its slot.
+
+The application's `start_response` is held back until its answer is known, which is when its first body bytes are
+there or its body has ended. Until then it may call `start_response` again, be late, or fail, and the caller still
+gets one clean response: servers differ in how they replace a response that was started (some append the headers),
+and at least one reads status and headers as soon as the application has returned, before it iterates.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.admission.verdict import is_bodiless, is_late, outcome_of, reported_reason
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.errors import DeadlineExceeded
+from resilient_mw.runtime.alarm import ThreadContext
+from resilient_mw.runtime.guard import Guard
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+
+
+class Run:
+    """The record of one admitted request. From its making on it holds the slots; `end()` gives them back.
+
+    Attributes:
+        context: what `current()` returns while the application works on this request.
+        method: of the request.
+        started: whether a response has been handed to the server.
+        complete: whether the application has handed out its whole response. A response without a body is complete with
+            its head, and some servers take no more of it.
+        failed: whether an exception of the application's own ended it.
+        closed: whether its end has begun; it has one only.
+        abandoned: where a run is left whose body the server dropped without closing it.
+    """
+
+    __slots__ = (
+        "_admitted_at",
+        "_entry",
+        "_guard",
+        "_head",
+        "_left_at",
+        "_resumed_at",
+        "_server_start",
+        "_server_write",
+        "abandoned",
+        "closed",
+        "complete",
+        "context",
+        "failed",
+        "method",
+        "started",
+    )
+
+    def __init__(  # noqa: PLR0917  made for every request: keywords would cost
+        self,
+        guard: Guard,
+        entry: RouteEntry,
+        context: ThreadContext,
+        admitted_at: float,
+        method: str,
+        start_response: StartResponse,
+        abandoned: deque[Run],
+    ) -> None:
+        self._guard = guard
+        self._entry = entry
+        self._admitted_at = admitted_at
+        self._resumed_at = admitted_at
+        self._left_at = admitted_at
+        self._server_start = start_response
+        self._server_write: Callable[[bytes], object] | None = None
+        self._head: tuple[str, list[tuple[str, str]], ExcInfo | None] | None = None
+        self.context = context
+        self.method = method
+        self.abandoned = abandoned
+        self.started = False
+        self.complete = False
+        self.failed = False
+        self.closed = False
+
+    # -- what the application calls ------------------------------------------------------------------------------------
+
+    def start_response(
+        self, status: str, headers: Sequence[tuple[str, str]], exc_info: ExcInfo | None = None
+    ) -> Callable[[bytes], object]:
+        """Keep the response's head until the answer is known; afterwards pass on to the server, which raises.
+
+        Raises:
+            AssertionError: a second call without `exc_info`, which is what servers raise.
+        """
+        if self.started:
+            try:
+                if exc_info is None:
+                    return self._server_start(status, list(headers))
+                return self._server_start(status, list(headers), exc_info)
+            finally:
+                exc_info = None  # no cycle between this frame and the traceback
+        if self._head is not None and exc_info is None:
+            raise AssertionError("start_response() was called a second time without exc_info")
+        self._head = (status, list(headers), exc_info)
+        return self.write
+
+    def write(self, data: bytes) -> None:
+        """Send body bytes at once: the imperative way, for applications that need it.
+
+        Raises:
+            DeadlineExceeded: the deadline has passed.
+        """
+        if not data and not self.started:
+            return
+        if self.over():
+            raise DeadlineExceeded("the deadline of this request passed before its response was complete")
+        if not self.started:
+            self.start()
+        if self._server_write is None:
+            raise TypeError("the server's start_response() returned no write(): return the body instead")
+        self._server_write(data)
+
+    # -- what the body and the middleware call -------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Note that the application goes on from here: the time before was the peer's."""
+        self._resumed_at = self._guard.clock.now()
+
+    def over(self) -> bool:
+        """Note that the application has come back, and return whether the deadline has passed."""
+        now = self._left_at = self._guard.clock.now()
+        return now >= self.context.deadline_at
+
+    def start(self) -> None:
+        """Hand the application's response head to the server: the answer is known."""
+        self.started = True
+        head, self._head = self._head, None
+        if head is None:
+            return  # it never called start_response(); the server says so in its own words
+        status, headers, exc_info = head
+        if is_bodiless(self.method, status):
+            self.complete = True
+        if exc_info is None:
+            self._server_write = self._server_start(status, headers)
+            return
+        self._server_write = self._server_start(status, headers, exc_info)
+
+    def replace(self) -> StartResponse:
+        """Note that the deadline passed first; return the server's `start_response` for the answer that says so."""
+        self.started = True
+        self._head = None
+        self.context.cancel(CancelReason.DEADLINE)
+        return self._server_start
+
+    def is_expiry(self, error: BaseException) -> bool:
+        """Take note of what left the application; return whether it is the deadline, with a response still to start."""
+        self.over()
+        reason = reported_reason(error, self._left_at, self.context.deadline_at)
+        if reason is None:
+            self.failed = True
+            return False
+        self.context.cancel(reason)
+        return reason is CancelReason.DEADLINE and not self.started
+
+    def end(self) -> None:
+        """Give the slots back and count the run. Exactly once, when its work has stopped."""
+        self._head = None  # it may hold a traceback, which leads back here
+        try:
+            self.context.end()
+        finally:
+            self._give_back(self._guard.clock.now())
+
+    def give_up(self) -> None:
+        """End a run whose body was dropped: its work stopped when the application came back last."""
+        self.closed = True
+        self.failed = not self.complete
+        self.context.end()
+        self._give_back(self._left_at)
+
+    def _give_back(self, at: float) -> None:
+        context, guard, entry = self.context, self._guard, self._entry
+        reason, ran = context.reason, at - self._admitted_at
+        try:
+            guard.end(entry, entry.cost, outcome_of(reason, failed=self.failed, complete=self.complete), ran)
+            if reason is not None:
+                guard.cancelled(entry, reason, ran)
+            if self._left_at > context.deadline_at and is_late(
+                self._resumed_at, self._left_at, context.deadline_at
+            ):
+                guard.late(entry, CancelReason.DEADLINE)
+        except Exception as error:  # noqa: BLE001  the response is on its way, whatever our own code does
+            guard.listeners.failed("release", error)

@@ -1,0 +1,125 @@
+"""The application that the real servers of `test_servers.py` serve: limit 2, queue 2, one second at most."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+from wsgiref.validate import validator
+
+from resilient_mw import RouteRule, ServerPolicy, current
+from resilient_mw.runtime.guard import guard_of
+from resilient_mw.wsgi import ResilienceMiddleware
+from tests.wsgi.helpers import late, outcomes, queued, refused
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+TEXT = ("Content-Type", "text/plain")
+policy = ServerPolicy(
+    limit=2,
+    queue=2,
+    max_wait=1.0,
+    wait_share=1.0,
+    deadline_default=1.0,
+    routes=[RouteRule("/state", priority="exempt"), RouteRule("/long/*", deadline_default=30.0)],
+)
+closed = 0
+
+
+def seconds(environ: WSGIEnvironment) -> float:
+    return float(parse_qs(environ["QUERY_STRING"]).get("s", ["0"])[0])
+
+
+def sleep(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    time.sleep(seconds(environ))
+    start_response("200 OK", [TEXT, ("Content-Length", "5")])
+    return [b"slept"]
+
+
+def check(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    for _ in range(100):
+        time.sleep(0.02)
+        current().check()
+    start_response("200 OK", [TEXT])
+    return [b"never"]
+
+
+class Stream:
+    """A body in many parts, produced slowly."""
+
+    def __init__(self, start_response: StartResponse, pause: float) -> None:
+        self.parts = self.make(start_response, pause)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.parts
+
+    def make(self, start_response: StartResponse, pause: float) -> Iterator[bytes]:
+        start_response("200 OK", [TEXT, ("X-Lazy", "1")])
+        for _ in range(20):
+            yield b"x" * 65_536
+            time.sleep(pause)
+
+    def close(self) -> None:
+        global closed
+        closed += 1
+        self.parts.close()  # type: ignore[attr-defined]
+
+
+def stream(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    return Stream(start_response, seconds(environ))
+
+
+def replaced(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("200 OK", [TEXT, ("X-First", "1")])
+    try:
+        raise ValueError("mine")
+    except ValueError as error:
+        start_response("500 Internal Server Error", [TEXT], (ValueError, error, None))  # type: ignore[arg-type]
+    return [b"sorry"]
+
+
+def path(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("200 OK", [TEXT])
+    return [f"{environ['PATH_INFO']!a} {current().remaining():.1f}".encode()]
+
+
+def empty(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("204 No Content", [])
+    return []
+
+
+def state(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    # Without exempt requests: those who ask for this would count themselves.
+    classes = [each for each in guard_of(policy).snapshot().classes if each.priority != "exempt"]
+    figures = {
+        "slots": sum(each.slots for each in classes),
+        "queued": queued(policy),
+        "outcomes": outcomes(policy, without="exempt"),
+        "refused": refused(policy),
+        "late": late(policy),
+        "closed": closed,
+    }
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps(figures).encode()]
+
+
+Application = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
+ROUTES: dict[str, Application] = {
+    "/sleep": sleep,
+    "/check": check,
+    "/long/stream": stream,
+    "/stream": stream,
+    "/replaced": replaced,
+    "/empty": empty,
+    "/state": state,
+}
+
+
+def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    return ROUTES.get(environ["PATH_INFO"], path)(environ, start_response)
+
+
+application = ResilienceMiddleware(validator(app), policy)
