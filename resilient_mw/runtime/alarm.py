@@ -13,11 +13,16 @@ import threading
 import warnings
 from collections.abc import Awaitable, Sequence
 from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.context import CancelCallback, RequestContext
+
+if TYPE_CHECKING:
+    import asyncio
+    import concurrent.futures
 
 CALLBACKS_WITHIN = 1.0
 """Seconds that running callbacks hold the end of their request, and with it the slot."""
@@ -58,7 +63,7 @@ class ThreadContext(RequestContext):
         outer: the context of the request around it: another middleware, or a handler that calls an application.
     """
 
-    __slots__ = ("ended", "firing", "hooks", "outer", "owner")
+    __slots__ = ("ended", "firing", "held", "hooks", "outer", "owner")
 
     def __init__(
         self, deadline_at: float, clock: Clock, owner: object = None, outer: RequestContext | None = None
@@ -73,6 +78,7 @@ class ThreadContext(RequestContext):
         self.hooks: list[Hook] | None = None
         self.firing = False
         self.ended = False
+        self.held: list[concurrent.futures.Future[Any] | asyncio.Future[Any]] | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -102,6 +108,12 @@ class ThreadContext(RequestContext):
         ALARM.watch(self, hook)
         if self.outer is not None:
             self.outer.on_cancel(hook)
+
+    def hold(self, future: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
+        """Keep this request's slot taken until `future` is done, also when its response has ended before."""
+        if self.held is None:
+            self.held = []
+        self.held.append(future)
 
     def guarded_by(self, guard: object) -> bool:
         """Return whether this guard has admitted the request already, here or further out."""

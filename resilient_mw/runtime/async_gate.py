@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import Waiter
@@ -35,6 +36,10 @@ class AsyncWait:
             guard.attach(waiter, self._wake)
             if not await self._future:
                 return None
+        except GeneratorExit:
+            # The garbage collector ends a forgotten task, at any allocation, also under the guard's lock.
+            guard.later(partial(guard.leave, waiter))
+            raise
         except BaseException:
             guard.leave(waiter)
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.checks import require_number
@@ -19,6 +19,7 @@ from resilient_mw.runtime.clocks import MONOTONIC
 
 if TYPE_CHECKING:
     import asyncio
+    import concurrent.futures
     from types import TracebackType
 
 CancelCallback = Callable[[CancelReason], Awaitable[object] | None]
@@ -94,6 +95,13 @@ class RequestContext:
             self._callbacks = []
         self._callbacks.append(callback)
 
+    def hold(self, future: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
+        """Keep the request's slot taken until `future` is done, also when the handler has ended before.
+
+        For work that the request has started and that nobody waits for. Outside a request there is no slot, and
+        nothing happens.
+        """
+
     def within(self, seconds: float) -> Within:
         """Return a scope in which the deadline is at most `seconds` away; it shrinks and never grows.
 
@@ -135,6 +143,15 @@ class NestedContext(RequestContext):
         """Have `callback(reason)` called once if the request is cancelled. The end of the scope alone does not call it."""
         self._outer.on_cancel(callback)
 
+    def hold(self, future: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
+        """Keep the request's slot taken until `future` is done."""
+        self._outer.hold(future)
+
+    def guarded_by(self, guard: object) -> bool:
+        """Return whether this guard has admitted the request around the scope."""
+        known = getattr(self._outer, "guarded_by", None)
+        return known is not None and bool(known(guard))
+
 
 class Within:
     """A scope with a smaller deadline, made by `RequestContext.within()`. Use it once."""
@@ -159,7 +176,7 @@ class Within:
     def __exit__(self, *_: object) -> None:
         """Make the outer context current again."""
         if self._token is not None:
-            CURRENT.reset(self._token)
+            reset(self._token)
 
     async def __aenter__(self) -> RequestContext:
         """Enter for code that is cancelled when the time is over."""
@@ -170,7 +187,9 @@ class Within:
             # The loop's clock is another clock: only the duration is handed over. Where the request ends first, its
             # own deadline is watched already.
             remaining = context.remaining()
-            self._timeout = asyncio.timeout(remaining if context.deadline_at < self._outer.deadline_at else None)
+            self._timeout = asyncio.timeout(
+                remaining if context.deadline_at < self._outer.deadline_at else None
+            )
             await self._timeout.__aenter__()
         except BaseException:
             self.__exit__()
@@ -204,6 +223,18 @@ NO_REQUEST: RequestContext = _NoRequest()
 """What `current()` returns where there is no request."""
 
 CURRENT: ContextVar[RequestContext] = ContextVar("resilient_mw_current", default=NO_REQUEST)
+
+
+def reset(token: Token[RequestContext]) -> None:
+    """Make the context from before `token` current again, wherever this runs.
+
+    A forgotten generator or coroutine is closed by the garbage collector in whatever context that runs: there is
+    nothing to put back there.
+    """
+    try:
+        CURRENT.reset(token)
+    except ValueError:
+        pass
 
 
 def current() -> RequestContext:

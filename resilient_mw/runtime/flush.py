@@ -50,5 +50,5 @@ class Listeners:
             import logging  # only loaded when something is wrong
 
             logging.getLogger("resilient_mw").error(
-                "%s failed; requests pass unguarded by it", where, exc_info=error
+                "%s failed; what it was meant for went on without it", where, exc_info=error
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from resilient_mw.admission.config import ServerPolicy
@@ -45,10 +46,13 @@ class Guard:
         self.listeners = Listeners(policy.listeners, clock)
         self._lock = threading.Lock()
         self._ignored: dict[str, int] = {}
+        self._later: deque[Callable[[], None]] = deque()
         ports.register(self)
 
     def arrive(self, entry: RouteEntry, now: float, deadline_at: float) -> Decision:
         """Decide about a request that has just arrived; see `AdmissionController.arrive`."""
+        if self._later:
+            self._catch_up()
         with self._lock:
             decision = self.controller.arrive(now, entry, entry.cost, deadline_at)
         if decision is not ADMITTED:
@@ -83,6 +87,22 @@ class Guard:
             waiter.wake = None
             settled = self.controller.leave(self.clock.now(), waiter)
         self._wake(settled)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Have something done by whoever uses the guard next.
+
+        For the garbage collector, which may end a forgotten request at any allocation, also while this thread holds
+        the lock: so this takes none.
+        """
+        self._later.append(call)
+
+    def _catch_up(self) -> None:
+        while True:
+            try:
+                call = self._later.popleft()
+            except IndexError:
+                return
+            call()
 
     def tick(self, at: float) -> None:
         """Let time pass; `at` is the instant the caller's timer was set for, in case it fired early."""
@@ -135,6 +155,8 @@ class Guard:
 
     def snapshot(self) -> AppSnapshot:
         """Return the figures of this instant."""
+        if self._later:
+            self._catch_up()
         with self._lock:
             return app_snapshot(
                 self.policy.name,

@@ -180,6 +180,24 @@ class Run:
         self._give_back(self._left_at)
 
     def _give_back(self, at: float) -> None:
+        pending = [future for future in self.context.held or () if not future.done()]
+        if not pending:
+            self._count(at)
+            return
+        # The work goes on in futures that the application named, and the last one to end gives the slots back. They
+        # may end in several threads at once: exactly one of them finds no token left.
+        tokens = [None] * (len(pending) - 1)
+
+        def ended(_: object) -> None:
+            try:
+                tokens.pop()
+            except IndexError:
+                self._count(self._guard.clock.now())
+
+        for future in pending:
+            future.add_done_callback(ended)
+
+    def _count(self, at: float) -> None:
         context, guard, entry = self.context, self._guard, self._entry
         reason, ran = context.reason, at - self._admitted_at
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 import pytest
@@ -332,3 +334,26 @@ def test_b31_a_request_that_expires_in_the_queue_never_reaches_the_application()
     first.close()
     assert refused(policy) == {"expired_in_queue": 1}
     assert slots_taken(policy) == 0
+
+
+def test_a_held_future_keeps_the_slot_after_the_response() -> None:
+    policy = ServerPolicy(limit=1, queue=0)
+    futures = [concurrent.futures.Future[None]() for _ in range(3)]
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        for future in futures:
+            current().hold(future)
+        start_response("200 OK", [])
+        return [b"ok"]
+
+    guarded = ResilienceMiddleware(app, policy)
+    environ: dict[str, Any] = {}
+    setup_testing_defaults(environ)
+    body = guarded(environ, lambda *_: lambda _: None)
+    assert b"".join(body) == b"ok"
+    body.close()  # type: ignore[attr-defined]
+    for future in futures:
+        assert policy.snapshot().classes[1].slots == 1
+        future.set_result(None)
+    assert policy.snapshot().classes[1].slots == 0
+    assert [dict(each.outcomes) for each in policy.snapshot().routes if each.arrived] == [{"completed": 1}]
