@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import Token, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
@@ -141,10 +142,16 @@ class ResilienceMiddleware:
     async def _run(self, exchange: HttpExchange, supervisor: Supervisor, scope: HTTPScope) -> None:
         """Run the application with a slot in hand; the slot comes back on every way out."""
         caught: BaseException | None = None
+        release: Callable[[], None] = exchange.release
         supervisor.enter(exchange)
         token = CURRENT.set(exchange)
         try:
             await self.app(scope, exchange.receive, exchange.send)
+        except GeneratorExit:
+            # The garbage collector ends a forgotten request, at any allocation, also under the guard's lock.
+            release = partial(self._guard.later, release)
+            exchange.failed = True
+            raise
         except BaseException as error:
             if not exchange.over(error):
                 exchange.failed = True
@@ -153,8 +160,8 @@ class ResilienceMiddleware:
         else:
             exchange.over(None)
         finally:
-            # First of all: what comes after it can fail where the garbage collector ends a forgotten request.
-            supervisor.leave(exchange, exchange.release)
+            # First of all: what comes after it may fail for a forgotten request.
+            supervisor.leave(exchange, release)
             exchange.stop_listening()
             _reset(token)
         if exchange.reason is not None:

@@ -56,7 +56,10 @@ def awaited(task: Task) -> Future | None:
 def has_started(task: Task) -> bool:
     """Return whether the task has taken its first step."""
     coroutine = task.get_coro()
-    return not isinstance(coroutine, CoroutineType) or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+    return (
+        not isinstance(coroutine, CoroutineType)
+        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+    )
 
 
 def chain_of(task: Task) -> list[Any]:

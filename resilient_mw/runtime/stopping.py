@@ -75,7 +75,9 @@ class Stop:
         self.own_cancels = 0
         self._record = record
         self._loop = loop
-        self._begun = record.started  # an answer that had begun must be cut, also for one that waits for a thread
+        self._begun = (
+            record.started
+        )  # an answer that had begun must be cut, also for one that waits for a thread
         self._asked: set[Task] = set()  # were cancelled
         self._asked_at = loop.time()  # when the last of them was
         self._armed: set[Task] = set()  # will be, when they are about to resume
@@ -256,7 +258,9 @@ class Stop:
         else:
             # Whoever waits for the thread is left alone, but a thread may itself wait for one that swallowed a cancel.
             leaves = (*found.leaves, *found.behind_wait)
-            again = [task for task in leaves if (self._offered or task in self._asked) and task is not record.task]
+            again = [
+                task for task in leaves if (self._offered or task in self._asked) and task is not record.task
+            ]
             self._nudged = bool(again)
             for task in again:
                 task.cancel()

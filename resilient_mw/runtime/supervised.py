@@ -163,7 +163,9 @@ async def _bounded(awaitable: Awaitable[object]) -> None:
     if not done:
         work.add_done_callback(retrieve)
         work.cancel()
-        loop.call_exception_handler({"message": "An on_cancel callback took longer than one second", "future": work})
+        loop.call_exception_handler(
+            {"message": "An on_cancel callback took longer than one second", "future": work}
+        )
     elif not work.cancelled() and work.exception() is not None:
         loop.call_exception_handler(
             {"message": "An on_cancel callback failed", "exception": work.exception(), "future": work}

@@ -152,7 +152,13 @@ class _Search:
             found.by_wait |= by_wait
 
     def _by_frame(  # noqa: PLR0917
-        self, task: Task, chain: list[Any], frame: FrameType | None, future: Future, scoped: bool, reach: _Reach
+        self,
+        task: Task,
+        chain: list[Any],
+        frame: FrameType | None,
+        future: Future,
+        scoped: bool,
+        reach: _Reach,
     ) -> _Waits:
         """Follow what the innermost coroutine of the task is known to wait for, else the awaited future."""
         exits = frame is not None and frame.f_code in awaits.GROUP_EXIT_CODES

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
@@ -26,6 +26,8 @@ from resilient_mw.wsgi.run import Run
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from resilient_mw.admission.overrides import PolicyOverrides
 
 FIELDS = tuple(("HTTP_" + name.upper().replace("-", "_"), name) for name in DEADLINE_FIELDS)
 """The deadline headers: key in the environ, lower-case name."""
@@ -54,7 +56,9 @@ class ResilienceMiddleware:
         ValueError: a value is not allowed; the text names the field, the value and the range.
     """
 
-    def __init__(self, app: WSGIApplication, policy: ServerPolicy | None = None, **overrides: Any) -> None:
+    def __init__(
+        self, app: WSGIApplication, policy: ServerPolicy | None = None, **overrides: Unpack[PolicyOverrides]
+    ) -> None:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard

@@ -19,7 +19,7 @@ settings.register_profile(
 # For scripts/plant_faults.py: the same examples each time, and the first failure is enough.
 settings.register_profile(
     "faults",
-    max_examples=1_500,
+    max_examples=600,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 
 import pytest
 
@@ -374,6 +375,22 @@ def test_waiters_are_settled_in_the_order_of_their_bounds() -> None:
         seen.append(at)
         assert settled == (waiters[at],)
     assert seen == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_the_work_of_expiring_grows_with_the_number_of_waiters_and_not_with_its_square() -> None:
+    """B29: after a stall a whole queue is refused at once, under the lock. A ratio within one run, with much room."""
+
+    def seconds(waiters: int) -> float:
+        desk = Desk(limit=1, queue=waiters, max_wait=1.0)
+        desk.admit(0.0)
+        for _ in range(waiters):
+            desk.queue(0.0)
+        began = time.process_time()
+        assert len(desk.controller.tick(2.0)) == waiters
+        return time.process_time() - began
+
+    few = min(seconds(1_000) for _ in range(3))
+    assert seconds(16_000) < 60 * few
 
 
 # -- deadlines

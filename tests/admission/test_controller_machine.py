@@ -42,18 +42,25 @@ BOUNDED = (
 
 
 def _policy(
-    limit: int, queue: int, classes: tuple[PriorityClass, ...], max_wait: float, share: float
+    limit: int,
+    queue: int,
+    classes: tuple[PriorityClass, ...],
+    max_wait: float,
+    share: float,
+    *,
+    smallest_budget: float = 2 * TICK,
 ) -> ServerPolicy:
     return ServerPolicy(
         limit=limit, queue=queue, classes=classes, default_class=classes[-1].name, max_wait=max_wait,
-        wait_share=share, exempt_limit=2, smallest_budget=2 * TICK,
+        wait_share=share, exempt_limit=2, smallest_budget=smallest_budget,
     )  # fmt: skip
 
 
 POLICIES = (
     _policy(1, 2, EVEN, 1.0, 1.0),
     _policy(2, 4, EVEN, 60.0, 1.0),
-    _policy(2, 4, EVEN, 0.5, 0.25),
+    _policy(2, 4, EVEN, 0.5, 0.25, smallest_budget=0.0),
+    _policy(2, 1, EVEN, 60.0, 1.0),
     _policy(3, 13, DEFAULT_CLASSES, 1.0, 0.5),
     _policy(5, 6, DEFAULT_CLASSES, 60.0, 1.0),
     _policy(5, 5, RESERVING, 1.0, 1.0),
@@ -69,8 +76,8 @@ ARRIVALS = st.sampled_from(
     [
         (rank, cost, budget, behind)
         for cost, budget, behind in (
-            (1, 640, 0), (1, 640, 0), (1, 64, 0), (1, 16, 0), (1, 3, 0), (2, 640, 0), (2, 64, 0), (5, 640, 0),
-            (9, 640, 0), (1, 640, 1), (1, 4, 1), (1, 1, 0), (1, 0, 0),
+            (1, 640, 0), (1, 640, 0), (1, 64, 0), (1, 16, 0), (1, 3, 0), (2, 640, 0), (2, 16, 0), (2, 3, 0), (5, 640, 0),
+            (5, 16, 0), (9, 640, 0), (1, 640, 1), (1, 4, 1), (1, 1, 0), (1, 0, 0),
         )
         for rank in (0, 1, 2)
     ]
@@ -105,14 +112,12 @@ class ControllerMachine(RuleBasedStateMachine):
         now = max(0.0, self.now - behind * TICK)
         deadline_at = now + budget * TICK
         decision = self.controller.arrive(now, self.routes[rank], cost, deadline_at)
-        if decision.reason in {Reason.EXPIRED_ON_ARRIVAL, Reason.INSUFFICIENT_BUDGET}:
-            assert budget < 2
-            assert decision.settled == NOBODY
-        else:
-            assert budget >= 2
-            assert decision.reason is not Reason.PREDICTED_LATE or self.learned
+        useless = budget == 0 or budget * TICK < self.policy.smallest_budget
+        assert (decision.reason in {Reason.EXPIRED_ON_ARRIVAL, Reason.INSUFFICIENT_BUDGET}) is useless
+        assert decision.settled == NOBODY or not useless
+        assert decision.reason is not Reason.PREDICTED_LATE or self.learned
         self.ledger.arrived(now, rank, cost, deadline_at, decision)
-        if budget >= 2:
+        if not useless:
             self.ledger.check_nobody_is_dead(now)
         if decision.waiter is not None:
             share = min(self.policy.max_wait, self.policy.wait_share * (deadline_at - now))

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from resilient_mw import ServerPolicy, current
+from resilient_mw import DeadlineExceeded, ServerPolicy, current
 from resilient_mw.core.marks import Mark
 from resilient_mw.runtime.async_gate import AsyncWait
 from resilient_mw.runtime.guard import Guard
@@ -47,7 +47,7 @@ def test_a_scope_that_is_left_in_another_context_raises_nothing() -> None:
     def leave() -> None:
         try:
             scope.__exit__()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  whatever it is, the test wants to know
             raised.append(error)
 
     thread = threading.Thread(target=leave)
@@ -58,8 +58,6 @@ def test_a_scope_that_is_left_in_another_context_raises_nothing() -> None:
 
 async def test_within_ends_its_block_and_leaves_no_trace() -> None:
     """B23: after a deadline of ours was caught, the task is as it was, and other timeouts work."""
-    from resilient_mw import DeadlineExceeded
-
     task = asyncio.current_task()
     assert task is not None
     for _ in range(3):
@@ -77,8 +75,6 @@ async def test_within_ends_its_block_and_leaves_no_trace() -> None:
 
 async def test_within_never_claims_a_foreign_timeout_or_cancellation() -> None:
     """B19."""
-    from resilient_mw import DeadlineExceeded
-
     with pytest.raises(TimeoutError) as caught:
         async with current().within(5):
             raise TimeoutError("somebody else's")
@@ -97,24 +93,25 @@ async def test_within_never_claims_a_foreign_timeout_or_cancellation() -> None:
 
 async def test_nested_scopes_shrink_and_never_grow() -> None:
     """B23, three levels: the inner one ends with the outer one, and each says whose time was over."""
-    from resilient_mw import DeadlineExceeded
-
     async with current().within(0.05) as outer, current().within(10) as inner:
         assert inner.deadline_at == outer.deadline_at
     ended = []
+
+    async def inside() -> None:
+        try:
+            async with current().within(5), current().within(10):
+                await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            ended.append("by the outer one")
+            raise
+
     with pytest.raises(DeadlineExceeded):
         async with current().within(0.02):
-            try:
-                async with current().within(5), current().within(10):
-                    await asyncio.sleep(1)
-            except asyncio.CancelledError:
-                ended.append("by the outer one")
-                raise
+            await inside()
     assert ended == ["by the outer one"]
     with pytest.raises(DeadlineExceeded, match=r"within 0\.01"):
-        async with current().within(5):
-            async with current().within(0.01):
-                await asyncio.sleep(1)
+        async with current().within(5), current().within(0.01):
+            await asyncio.sleep(1)
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0

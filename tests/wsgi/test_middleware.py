@@ -298,7 +298,7 @@ def test_overrides_and_wrong_values() -> None:
     with pytest.raises(ValueError, match=r"limit=0 is not allowed.*at least 1"):
         ResilienceMiddleware(hello, limit=0)
     with pytest.raises(TypeError, match="limits"):
-        ResilienceMiddleware(hello, limits=1)
+        ResilienceMiddleware(hello, limits=1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="must be a ServerPolicy"):
         ResilienceMiddleware(hello, {"limit": 1})  # type: ignore[arg-type]
 

@@ -1,0 +1,176 @@
+"""The application that the servers of these tests run: handlers that go wrong in known ways, and a look inside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from resilient_mw import PriorityClass, RouteRule, ServerPolicy, current
+from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.core.marks import Mark
+from resilient_mw.core.routes import Route as MarkedRoute
+from resilient_mw.runtime import protection
+from resilient_mw.runtime.guard import guard_of
+
+LIMIT = 20
+
+POLICY = ServerPolicy(
+    limit=LIMIT,
+    queue=1,
+    max_wait=0.15,
+    classes=[PriorityClass("normal", weight=1)],
+    exempt_paths=["/healthz", "/state"],
+    routes=[RouteRule("/hold", cost=LIMIT)],  # one of these, and every slot is taken
+)
+
+
+class Seen:
+    """What the handlers saw since the start, by name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts: dict[str, int] = {}
+
+    def count(self, what: str, by: int = 1) -> None:
+        with self._lock:
+            self.counts[what] = self.counts.get(what, 0) + by
+
+
+SEEN = Seen()
+
+
+async def _respond(send: Any, body: bytes, *, status: int = 200) -> None:
+    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _sleep(seconds: float) -> None:
+    SEEN.count("begun")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        SEEN.count("cancelled")
+        SEEN.count(f"cancelled: {current().cancel_reason}")
+        raise
+    SEEN.count("finished")
+
+
+async def sleep(scope: Any, receive: Any, send: Any) -> None:
+    await _sleep(30)
+    await _respond(send, b"slept")
+
+
+async def hold(scope: Any, receive: Any, send: Any) -> None:
+    await _sleep(0.8)
+    await _respond(send, b"held")
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await _respond(send, b"hello")
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    await _respond(send, body)
+
+
+async def background(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await _respond(send, b"accepted")
+    await _sleep(0.5)
+
+
+async def stream(scope: Any, receive: Any, send: Any) -> None:
+    SEEN.count("begun")
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+    )
+    try:
+        for number in range(1000):
+            await send({"type": "http.response.body", "body": b"data: %d\n\n" % number, "more_body": True})
+            await asyncio.sleep(0.1)
+    finally:
+        SEEN.count("stream ended")
+
+
+async def state(scope: Any, receive: Any, send: Any) -> None:
+    snapshot = guard_of(POLICY).snapshot()
+    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+    figures = {
+        "slots": sum(each.slots for each in snapshot.classes if each.priority != "exempt"),
+        "queued": sum(each.queued for each in snapshot.classes),
+        "errors": snapshot.guard_errors,
+        "late": sum(route.late for route in snapshot.routes),
+        "readers": sum(name.startswith("Channel.") for name in names),
+        "tasks": len(names),
+        **SEEN.counts,
+    }
+    await _respond(send, json.dumps(figures).encode())
+
+
+def thread(request: Request) -> PlainTextResponse:
+    """Work in a thread of the framework's pool, as every sync endpoint does."""
+    SEEN.count("threads", 1)
+    time.sleep(float(request.query_params.get("seconds", "0.7")))
+    SEEN.count("threads", -1)
+    SEEN.count("thread ended")
+    return PlainTextResponse("slept")
+
+
+async def work(request: Request) -> PlainTextResponse:
+    await _sleep(0.2)
+    return PlainTextResponse("x" * 10_000)
+
+
+async def framework_background(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("accepted", background=BackgroundTask(_sleep, 0.5))
+
+
+framework = Starlette(
+    routes=[
+        Route("/thread", thread),
+        Route("/work", work),
+        Route("/framework/background", framework_background),
+    ]
+)
+
+RAW = {
+    f"/{each.__name__}": each for each in (sleep, hold, hello, echo, background, stream, state)
+} | {"/healthz": hello}  # fmt: skip
+
+
+async def routed(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        for phase in ("startup", "shutdown"):
+            await receive()
+            SEEN.count(phase)
+            await send({"type": f"lifespan.{phase}.complete"})
+    else:
+        await RAW.get(scope["path"], framework)(scope, receive, send)
+
+
+if os.environ.get("PROBE_WRONG_MARK"):
+
+    class _Resolver:
+        def routes(self) -> list[MarkedRoute]:
+            return [MarkedRoute("/vip", Mark(priority="vip"))]
+
+    vars(protection)["find_resolver"] = lambda apps: _Resolver()
+
+app = ResilienceMiddleware(routed, POLICY)

@@ -1,0 +1,28 @@
+"""Starts that must fail, and say why, in the log that a person will look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.servers.processes import launched
+
+
+def _text(server_log: str) -> str:
+    return " ".join(server_log.split())
+
+
+@pytest.mark.parametrize("name", ["uvicorn-h11", "hypercorn", "granian", "gunicorn"])
+def test_a_wrong_mark_fails_the_start(name: str, tmp_path: Path) -> None:
+    """The class 'vip' does not exist; the log says so and names those that do."""
+    with launched(name, tmp_path, environment=[("PROBE_WRONG_MARK", "1")]) as server:
+        status = server.ended(within=40)
+    assert status != 0 or name == "hypercorn"  # whose parent process does not tell
+    assert "'vip', which does not exist: it must be one of ['normal', 'exempt']" in _text(server.logged())
+
+
+def test_on_trio_the_start_fails(tmp_path: Path) -> None:
+    with launched("hypercorn-trio", tmp_path) as server:
+        server.ended(within=40)
+    assert "resilient_mw runs on asyncio only" in _text(server.logged())
