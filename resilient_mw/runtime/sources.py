@@ -7,8 +7,10 @@ Only the sources of frameworks that this process has already imported are loaded
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 
+from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.routes import RouteResolver, RouteSource
 
 GROUP = "resilient_mw.routes"
@@ -34,8 +36,17 @@ def _sources() -> Iterator[RouteSource]:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP):
-        if point.name in sys.modules:
+        if point.name not in sys.modules:
+            continue
+        try:
             yield point.load()
+        except ImportError as error:
+            warnings.warn(
+                f"the route source {point.value!r} cannot be loaded ({error}): marks on endpoints of {point.name} have no "
+                "effect. Install the versions that resilient-mw asks for",
+                ResilienceWarning,
+                stacklevel=2,
+            )
 
 
 def _unwrapped(app: object) -> Iterator[object]:
