@@ -70,6 +70,8 @@ class AdmissionController:
     def release(self, now: float, route: RouteEntry, cost: int) -> Settled:
         """Take back the slots of one request, whose work has stopped; return the waiters to wake."""
         if route.rank < 0:
+            if not self.exempt:
+                raise RuntimeError("the place of an exempt request was given back, but none is taken")
             self.exempt -= 1
             return NOBODY
         self.slots.give_back(self.classes[route.rank], cost)
@@ -204,13 +206,17 @@ class AdmissionController:
         return granted
 
     def _expire(self, now: float) -> Settled:
-        expired: Settled = NOBODY
-        while (waiter := self._timetable.pop_due(now)) is not None:
+        waiter = self._timetable.pop_due(now)
+        if waiter is None:
+            return NOBODY
+        expired = []
+        while waiter is not None:
             self._remove(now, waiter, WaiterState.REFUSED)
             late = now >= waiter.deadline_at
             self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE if late else Reason.QUEUE_TIMEOUT)
-            expired = (*expired, waiter)
-        return expired
+            expired.append(waiter)
+            waiter = self._timetable.pop_due(now)
+        return tuple(expired)
 
     def _remove(self, now: float, waiter: Waiter, state: WaiterState) -> None:
         self.classes[waiter.route.rank].remove(waiter)
@@ -233,4 +239,3 @@ class AdmissionController:
         if REFUSAL_RULES[reason].retry_after is RetryAfter.NEVER:
             return None
         return self.forecast.retry_after(now, self.classes[max(route.rank, 0)])
-

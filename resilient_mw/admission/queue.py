@@ -83,7 +83,7 @@ class Timetable:
     """The instants at which waiters give up, earliest first.
 
     A waiter that leaves early stays in the heap until its time or the next compaction, so removal costs nothing and
-    the heap never holds more than twice the live waiters and a constant.
+    the heap never holds more than twice the most that waited at once, and a constant.
     """
 
     __slots__ = ("_heap", "_sequence")

@@ -88,8 +88,9 @@ class RequestContext:
         before the slot is given on. Under WSGI it runs in a helper thread. It is not called for work that ends
         by itself.
         """
-        if self.reason is not None:
-            callback(self.reason)
+        reason = self.cancel_reason
+        if reason is not None:
+            callback(reason)
             return
         if self._callbacks is None:
             self._callbacks = []

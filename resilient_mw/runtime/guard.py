@@ -169,11 +169,13 @@ class Guard:
 
     def _wake(self, settled: Settled) -> None:
         for waiter in settled:
-            if waiter.reason is not None:
-                self._tell_refused(waiter.route, waiter.reason, self.clock.now() - waiter.arrived_at)
             wake, waiter.wake = waiter.wake, None
             if wake is not None:
                 wake()
+        # Nobody waits for a listener.
+        for waiter in settled:
+            if waiter.reason is not None:
+                self._tell_refused(waiter.route, waiter.reason, self.clock.now() - waiter.arrived_at)
 
     def _tell_refused(self, entry: RouteEntry, reason: Reason, waited: float) -> None:
         if self.listeners:

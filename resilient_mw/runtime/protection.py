@@ -58,12 +58,15 @@ class Protection:
         with self._starting:
             if self.started:
                 return
-            self.started = True
             _waiting_for_start.discard(self)
-            resolver = find_resolver(apps)
-            for complaint in self.table.bind(resolver):
-                _warn(complaint)
-            without_effect = unreached([self.table])
+            try:
+                resolver = find_resolver(apps)
+                complaints = self.table.bind(resolver)
+                without_effect = unreached([self.table])
+            finally:
+                self.started = True  # others wait for the lock until the routes are bound
+        for complaint in complaints:
+            _warn(complaint)
         # Marks are global, applications are several: judge when every application has shown its routes.
         for name in [] if _waiting_for_start else without_effect:
             _warn(f"the mark on {name} has no effect: {NO_SOURCE if resolver is None else NO_ROUTE}")
@@ -106,9 +109,7 @@ class Protection:
 
 _waiting_for_start: WeakSet[Protection] = WeakSet()
 
-NO_SOURCE = (
-    "no route source knows the application. Install resilient-mw with the extra of your framework, or write a RouteRule"
-)
+NO_SOURCE = "no route source knows the application. Install resilient-mw with the extra of your framework, or write a RouteRule"
 NO_ROUTE = (
     "no route of a protected application leads to it. Put the decorator next to the function, use functools.wraps in "
     "the decorators between, or write a RouteRule"
