@@ -2,9 +2,12 @@
 
 from resilient_mw._version import __version__
 from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.deadline import Deadline
 from resilient_mw.core.errors import (
+    CallRefused,
     DeadlineExceeded,
     RequestCancelled,
     ResilienceError,
@@ -15,22 +18,27 @@ from resilient_mw.core.marks import deadline, exempt, priority
 from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import RouteRule
-from resilient_mw.runtime.context import RequestContext, current
+from resilient_mw.runtime.context import RequestContext, budget, current
 
 __all__ = [
+    "BreakerPolicy",
+    "CallRefused",
     "CancelReason",
     "Deadline",
     "DeadlineExceeded",
+    "Dependency",
     "PriorityClass",
     "Reason",
     "RequestCancelled",
     "RequestContext",
     "ResilienceError",
     "ResilienceWarning",
+    "RetryPolicy",
     "RouteRule",
     "ServerPolicy",
     "UnsupportedEventLoop",
     "__version__",
+    "budget",
     "current",
     "deadline",
     "exempt",

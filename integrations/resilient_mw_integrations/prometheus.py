@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: a collector that reads the figures of all protected applications when it is scraped.
+"""Metrics for Prometheus: a collector that reads the figures of all applications and dependencies when it is scraped.
 
 The way of a request looks up no label and formats no text; it counts plain integers, which are read here.
 
@@ -12,7 +12,8 @@ figures are there, as 0, from the route's first request.
 
 Figures of applications of the same name are added up: counters, gauges and histograms alike; `draining` is 1 if one of
 them drains, and `drain_rate` is the sum of those that are known. Give two applications of one process two names
-(`ServerPolicy(name=...)`) to tell them apart.
+(`ServerPolicy(name=...)`) to tell them apart. Dependencies of the same name are added up in the same way, and the state of
+a circuit is 1 if that of one of them is.
 
 The figures are those of one process. Behind a server with several worker processes each scrape reaches one of them;
 prometheus_client's multi-process mode does not know collectors such as this one.
@@ -31,8 +32,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.core import ports
-from resilient_mw.core.snapshot import BUCKETS, AppSnapshot, Histogram, RouteSnapshot
+from resilient_mw.core.snapshot import BUCKETS, AppSnapshot, DependencySnapshot, Histogram, RouteSnapshot
 
 PREFIX = "resilient_mw_"
 BOUNDS = (*map(floatToGoString, BUCKETS), "+Inf")
@@ -50,6 +52,7 @@ class Family(NamedTuple):
 APP = ("app",)
 CLASS = ("app", "priority")
 ROUTE = ("app", "route", "priority")
+TO = ("dependency",)
 FAMILIES = (
     Family("requests_arrived", CounterMetricFamily, ROUTE, "Requests that reached the admission decision."),
     Family("requests_admitted", CounterMetricFamily, ROUTE, "Requests that were let in."),
@@ -67,11 +70,23 @@ FAMILIES = (
     Family("run_seconds", HistogramMetricFamily, ROUTE, "How long completed requests took once they were admitted."),
     Family("ignored_headers", CounterMetricFamily, ("app", "header"), "Header values outside the grammar."),
     Family("guard_errors", CounterMetricFamily, APP, "Errors of the guard itself that let a request pass unguarded."),
+    Family("calls", CounterMetricFamily, TO, "Calls to a dependency, each made of one or more attempts."),
+    Family("attempts", CounterMetricFamily, (*TO, "outcome"), "Ended attempts by outcome."),
+    Family("retries", CounterMetricFamily, TO, "Attempts after the first one of a call."),
+    Family("retries_refused", CounterMetricFamily, (*TO, "reason"), "Retries that were not made, by reason."),
+    Family("calls_refused", CounterMetricFamily, (*TO, "reason"), "Attempts that were refused on this side, by reason."),
+    Family("calls_expired", CounterMetricFamily, (*TO, "phase"), "Calls whose deadline passed, by phase."),
+    Family("breaker_state", GaugeMetricFamily, (*TO, "state"), "1 for the state that the circuit is in."),
+    Family("breaker_transitions", CounterMetricFamily, (*TO, "before", "after"), "Changes of the circuit's state."),
+    Family("bulkhead_in_use", GaugeMetricFamily, TO, "Attempts under way, bodies included."),
+    Family("bulkhead_limit", GaugeMetricFamily, TO, "Most attempts at once; absent if there is no bound."),
+    Family("attempt_seconds", HistogramMetricFamily, TO, "How long attempts took that say how long one usually takes."),
+    Family("budget_left_seconds", HistogramMetricFamily, TO, "What the caller had left when an attempt began."),
 )  # fmt: skip
 
 
 class ResilienceCollector(Collector):
-    """Gives the figures of every protected application of this process.
+    """Gives the figures of every protected application and every dependency of this process.
 
     Register it with `install()`, or with `registry.register(ResilienceCollector())`.
     """
@@ -85,6 +100,8 @@ class ResilienceCollector(Collector):
         figures = Figures()
         for snapshot in ports.snapshots():
             figures.add(snapshot)
+        for dependency in ports.dependency_snapshots():
+            figures.add_dependency(dependency)
         return figures.metrics()
 
 
@@ -118,7 +135,7 @@ def install(registry: CollectorRegistry | None = None) -> ResilienceCollector:
 
 
 class Figures:
-    """The sums over some applications, by metric and label values."""
+    """The sums over some applications and dependencies, by metric and label values."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[tuple[str, ...], float]] = {family.name: {} for family in FAMILIES}
@@ -141,6 +158,32 @@ class Figures:
             self._sum("queue_length", (*app, each.priority), each.queued)
         for route in snapshot.routes:
             self._add_route((*app, route.route, route.priority), route)
+
+    def add_dependency(self, snapshot: DependencySnapshot) -> None:
+        """Add the figures of one dependency."""
+        to = (snapshot.dependency,)
+        self._sum("calls", to, snapshot.calls)
+        self._sum("retries", to, snapshot.retries)
+        self._sum("bulkhead_in_use", to, snapshot.in_use)
+        if snapshot.bulkhead is not None:
+            self._sum("bulkhead_limit", to, snapshot.bulkhead)
+        for name, counts in (
+            ("attempts", snapshot.attempts),
+            ("retries_refused", snapshot.retries_refused),
+            ("calls_refused", snapshot.refused),
+            ("calls_expired", snapshot.expired),
+        ):
+            for label, count in counts.items():
+                self._sum(name, (*to, label), count)
+        if snapshot.breaker is not None:
+            states = self._values["breaker_state"]
+            for state in BreakerState:
+                is_it = int(state.value == snapshot.breaker)
+                states[*to, state.value] = max(states.get((*to, state.value), 0), is_it)
+        for change, count in snapshot.transitions.items():
+            self._sum("breaker_transitions", (*to, *change), count)
+        self._times["attempt_seconds"].setdefault(to, Histogram()).merge(snapshot.seconds)
+        self._times["budget_left_seconds"].setdefault(to, Histogram()).merge(snapshot.budgets)
 
     def metrics(self) -> list[Metric]:
         """Return all metrics, those without a value as well."""

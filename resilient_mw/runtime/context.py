@@ -241,3 +241,15 @@ def reset(token: Token[RequestContext]) -> None:
 def current() -> RequestContext:
     """Return the context of the request that this code runs for; one without limits outside a request."""
     return CURRENT.get()
+
+
+def budget(seconds: float) -> Within:
+    """Open a context with at most `seconds` left, where no middleware did: in a script, a worker, a test.
+
+    Inside a request it shrinks what is left and never lengthens it. `with` for code that looks at `remaining()` and
+    calls dependencies; `async with` also cancels the code inside.
+
+    Raises:
+        ValueError: `seconds` is no number, or negative.
+    """
+    return current().within(seconds)

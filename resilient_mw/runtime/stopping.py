@@ -21,11 +21,12 @@ GRACE = 0.05
 """Seconds that a handler gets to end by itself when its thread has come back after the end of its request."""
 DISCONNECT_GRACE = 0.1
 """Seconds that a framework gets to react to `http.disconnect` before its task is cancelled."""
-LATE_AFTER = 0.25
-"""Seconds after a cancel at which what still runs is counted, and the handler is nudged once."""
+SLICE = 0.05
+LATE_SLICES = 5
+"""After so many slices (250 ms) what still runs is counted as work after cancellation, and nudged once.
 
-RESOLUTION = 0.001
-"""Seconds by which a loop's timer may fire early."""
+The time is taken in slices because a loop that stands still must not use up the time that a clean-up gets.
+"""
 
 Task = asyncio.Task[Any]
 
@@ -67,19 +68,18 @@ class Stop:
     """
 
     __slots__ = (
-        "_armed", "_asked", "_asked_at", "_back", "_begun", "_checking", "_followed", "_graced", "_late", "_loop", "_nudged",
-        "_offered", "_pause", "_quiet", "_record", "_running", "_waiting", "own_cancels",
+        "_age", "_armed", "_asked", "_back", "_begun", "_checking", "_followed", "_graced", "_loop", "_nudged",
+        "_offered", "_patience", "_pause", "_quiet", "_record", "_running", "_waiting", "own_cancels",
     )  # fmt: skip
 
     def __init__(self, record: Stoppable, loop: asyncio.AbstractEventLoop) -> None:
         self.own_cancels = 0
         self._record = record
         self._loop = loop
-        self._begun = (
-            record.started
-        )  # an answer that had begun must be cut, also for one that waits for a thread
+        self._begun = record.started  # then the response must be closed, also if a thread runs
         self._asked: set[Task] = set()  # were cancelled
-        self._asked_at = loop.time()  # when the last of them was
+        self._patience = LATE_SLICES  # slices left since the last of them was
+        self._age = 0  # slices since the end of the request
         self._armed: set[Task] = set()  # will be, when they are about to resume
         self._quiet: set[Task] = set()  # will not have their group's scope cancelled when they end
         self._followed: set[object] = set()  # calls in threads, or on their way to one, that hold the slot
@@ -90,7 +90,6 @@ class Stop:
         self._checking = False
         self._graced = False
         self._offered = False
-        self._late = False
         self._nudged = False
 
     def begin(self) -> None:
@@ -137,7 +136,7 @@ class Stop:
         if self._offered or not self._record.offer_disconnect():
             return False
         self._offered = True
-        self._asked_at = self._loop.time()
+        self._patience = LATE_SLICES
         self._arm(found.outer)
         self._pause_for(DISCONNECT_GRACE)
         return True
@@ -173,7 +172,7 @@ class Stop:
         if task in self._asked or task.done():
             return
         self._asked.add(task)
-        self._asked_at = self._loop.time()
+        self._patience = LATE_SLICES
         if task is not self._record.task:
             task.add_done_callback(self._step_soon, context=Context())
             task.cancel()
@@ -224,46 +223,48 @@ class Stop:
         self._pause = None
         self._step()
 
-    def _check_later(self, delay: float = LATE_AFTER) -> None:
+    def _check_later(self) -> None:
         if not self._checking:
             self._checking = True
-            self._loop.call_later(delay, self._check, self._loop.time() + delay, context=Context())
+            self._loop.call_later(SLICE, self._check, context=Context())
 
-    def _check(self, due: float) -> None:
+    def _check(self) -> None:
         """Count what still runs, and ask it once more when it has had its time."""
         self._checking = False
         record = self._record
         if record.done and not record.held:
             return
-        stalled = self._loop.time() - due
-        if stalled > GRACE and not self._late:
-            # The loop stood still, and the clean-up with it.
-            self._asked_at += stalled
-            self._check_later(stalled)
-            return
-        if not self._late:
-            self._late = True
+        self._age += 1
+        self._patience -= 1
+        if self._age == LATE_SLICES:
             record.late()
-        if record.done or self._nudged:
-            return
+        if record.done:
+            if self._age < LATE_SLICES:
+                self._check_later()
+        elif not self._nudged:
+            if self._patience > 0 or self._pause is not None:
+                self._check_later()
+            else:
+                self._nudge()
+
+    def _nudge(self) -> None:
+        """Cancel once more what has let its time pass. The next one is for what a later step finds."""
+        record = self._record
         found = self._look()
-        rest = self._asked_at + LATE_AFTER - self._loop.time()
-        if self._pause is not None or rest > RESOLUTION:
-            self._check_later(max(rest, RESOLUTION))
-        elif not found.threads:
+        if not found.threads:
             self._nudged = True
             record.offer_disconnect()
             self._asked.add(record.task)
             self._cancel_root()
-        else:
-            # Whoever waits for the thread is left alone, but a thread may itself wait for one that swallowed a cancel.
-            leaves = (*found.leaves, *found.behind_wait)
-            again = [
-                task for task in leaves if (self._offered or task in self._asked) and task is not record.task
-            ]
-            self._nudged = bool(again)
-            for task in again:
-                task.cancel()
+            return
+        # Whoever waits for the thread is left alone, but a thread may itself wait for one that swallowed a cancel.
+        leaves = (*found.leaves, *found.behind_wait)
+        again = [
+            task for task in leaves if (self._offered or task in self._asked) and task is not record.task
+        ]
+        self._nudged = bool(again)
+        for task in again:
+            task.cancel()
 
 
 @cache

@@ -127,6 +127,7 @@ class Supervisor:
                 raise error
         finally:
             error = None  # the traceback of the error leads to frames that lead to the error
+            record._stop = None  # it knows the record
 
     def _attend(self, record: Supervised) -> None:
         """Start the tick if there is none; arm a timer for a deadline that is near."""

@@ -85,6 +85,8 @@ LAB_PACKAGES = {
 FAMILIES = {
     "fastapi": {"fastapi", "starlette"},
     "flask": {"flask", "werkzeug"},
+    "httpx": {"httpx", "httpcore"},
+    "httpx2": {"httpx2", "httpcore2"},
     "prometheus": {"prometheus_client"},
 }
 

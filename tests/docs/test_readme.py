@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import MISSING, fields
-from typing import Any
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from resilient_mw import ServerPolicy
+from resilient_mw import ServerPolicy, budget
 from resilient_mw.core.ports import snapshots
 from tests.docs.pages import ROOT, code_blocks
 
@@ -45,19 +46,37 @@ def test_the_flask_example_runs() -> None:
     assert (route.priority, route.outcomes) == ("sheddable", {"completed": 1})
 
 
-def test_the_httpx_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[httpx.Request] = []
+class Prices(BaseHTTPRequestHandler):
+    """The price service: notes the budgets that it was told."""
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        return httpx.Response(200, json={"price": 9.5})
+    budgets: ClassVar[list[int]] = []
 
-    real = httpx.Client
-    monkeypatch.setattr(httpx, "Client", lambda: real(transport=httpx.MockTransport(answer)))
-    namespace = _run(HTTPX)
-    with namespace["client"]:
-        assert namespace["price"]("tea") == 9.5
-    assert asked[0].headers["x-request-timeout-ms"] == "2000"
+    def do_GET(self) -> None:
+        self.budgets.append(int(self.headers["X-Request-Timeout-Ms"]))
+        body = b'{"price": 9.5}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_the_httpx_example_runs() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Prices)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        namespace = _run(HTTPX.replace("http://prices/", f"http://127.0.0.1:{server.server_port}/"))
+        with namespace["client"], budget(0.5):
+            assert namespace["price"]("tea") == 9.5
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    (told,) = Prices.budgets
+    assert 300 < told <= 490  # what was left, less the reserve
 
 
 def test_the_table_of_defaults_is_the_codes() -> None:

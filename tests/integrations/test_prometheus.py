@@ -51,6 +51,7 @@ FINAL = {
 @pytest.fixture(autouse=True)
 def own_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_sources", WeakSet())
+    monkeypatch.setattr(ports, "_dependencies", WeakSet())
 
 
 @pytest.fixture

@@ -311,7 +311,25 @@ async def test_clean_up_within_the_grace_is_not_disturbed() -> None:
         try:
             await asyncio.sleep(5)
         finally:
-            await asyncio.sleep(stopping.LATE_AFTER - 0.05)
+            await asyncio.sleep(stopping.SLICE * stopping.LATE_SLICES - 0.05)
+            seen.append("clean")
+
+    outcome = await run(plain(handler))
+    expired(outcome)
+    assert seen == ["clean"]
+    assert outcome.late == 0
+
+
+async def test_a_loop_that_stands_still_uses_up_no_grace() -> None:
+    seen: list[str] = []
+
+    async def handler() -> None:
+        try:
+            await asyncio.sleep(5)
+        finally:
+            asyncio.get_running_loop().call_later(0.01, time.sleep, 0.3)
+            for _ in range(5):
+                await asyncio.sleep(0.02)
             seen.append("clean")
 
     outcome = await run(plain(handler))

@@ -286,6 +286,23 @@ async def test_a_handler_whose_thread_is_back_ends_by_itself_or_is_cancelled_aft
     assert outcome.released_at == pytest.approx(0.26, abs=0.05)
 
 
+async def test_a_handler_that_is_cancelled_after_its_thread_has_its_whole_time_from_then_on() -> None:
+    log: list[str] = []
+
+    async def handler() -> None:
+        await asyncio.to_thread(time.sleep, 0.28)
+        try:
+            await asyncio.sleep(5)
+        finally:
+            await asyncio.sleep(0.15)
+            log.append("clean")
+
+    outcome = await run(plain(handler))
+    expired(outcome)
+    assert log == ["clean"]
+    assert outcome.late == 1
+
+
 async def test_the_next_thread_that_a_handler_starts_in_its_grace_holds_the_slot_as_well() -> None:
     ended: list[float] = []
 

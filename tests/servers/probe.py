@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import threading
 import time
 from typing import Any
@@ -32,6 +33,24 @@ POLICY = ServerPolicy(
     exempt_paths=["/healthz", "/state"],
     routes=[RouteRule("/hold", cost=LIMIT)],  # one of these, and every slot is taken
 )
+
+
+def _end_with(owner: int) -> None:
+    """End this server, workers included, when the process that runs the tests is gone without having ended it."""
+
+    def watch() -> None:
+        while True:
+            time.sleep(1.0)
+            try:
+                os.kill(owner, 0)
+            except ProcessLookupError:
+                os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end with the tests", daemon=True).start()
+
+
+if "PROBE_OWNER" in os.environ:
+    _end_with(int(os.environ["PROBE_OWNER"]))
 
 
 class Seen:
@@ -72,7 +91,7 @@ async def sleep(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def hold(scope: Any, receive: Any, send: Any) -> None:
-    await _sleep(0.8)
+    await _sleep(0.6)
     await _respond(send, b"held")
 
 
@@ -93,7 +112,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 async def background(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     await _respond(send, b"accepted")
-    await _sleep(0.5)
+    await _sleep(0.3)
 
 
 async def stream(scope: Any, receive: Any, send: Any) -> None:
@@ -139,7 +158,7 @@ async def work(request: Request) -> PlainTextResponse:
 
 
 async def framework_background(request: Request) -> PlainTextResponse:
-    return PlainTextResponse("accepted", background=BackgroundTask(_sleep, 0.5))
+    return PlainTextResponse("accepted", background=BackgroundTask(_sleep, 0.3))
 
 
 framework = Starlette(

@@ -94,7 +94,7 @@ def launched(
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], cwd=folder, stdout=stream, stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | dict(environment),
+            env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PROBE_OWNER": str(os.getpid())} | dict(environment),
             start_new_session=True,
         )  # fmt: skip
     try:

@@ -16,6 +16,8 @@ import pytest
 from tests.servers.processes import Server
 from tests.servers.wire import Answer, ask, connected
 
+pytestmark = pytest.mark.slow
+
 SLACK = 0.2
 """Seconds within which something counts as on time on a busy machine."""
 CALLERS = 20
@@ -59,7 +61,7 @@ async def idle_afterwards(server: Server) -> AsyncIterator[Change]:
 
 @asynccontextmanager
 async def full(server: Server) -> AsyncIterator[None]:
-    """Hold every slot for 0.8 s."""
+    """Hold every slot for 0.6 s."""
     async with connected(server.port) as wire:
         await wire.send("/hold")
         await until(server, lambda now: now["slots"] == 20, 1.0)
@@ -103,6 +105,8 @@ async def test_b17_504_on_time_while_a_thread_works_on(
 ) -> None:
     """B17: the next request on the connection is served at once, and the thread keeps its slot until it returns."""
     async with idle_afterwards(server) as change, connected(server.port) as wire:
+        # The first sync endpoint imports what runs it, in the loop's thread.
+        assert (await wire.ask("/thread?seconds=0")).status == 200
         is_504_on_time(answer := await wire.ask("/thread?seconds=0.7", budget=300), 0.3)
         following = await wire.ask("/hello")
         assert following.body == b"hello"
@@ -111,7 +115,7 @@ async def test_b17_504_on_time_while_a_thread_works_on(
         assert (now["threads"], now["slots"]) == (1, 1)
         took = await until(server, lambda now: now["slots"] == 0, 1.0)
         now = await state(server)
-        assert (now["threads"], change.of(now, "thread ended"), change.of(now, "late")) == (0, 1, 1)
+        assert (now["threads"], change.of(now, "thread ended"), change.of(now, "late")) == (0, 2, 1)
         report(request, "504 after", answer.seconds)
         report(request, "next answer after", following.seconds)
         report(request, "slot free after another", took)
@@ -197,7 +201,7 @@ async def test_b26_health_answers_while_everything_is_taken(
     """B26: every answer is 200 and quick."""
     async with idle_afterwards(server), connected(server.port) as wire, full(server):
         slowest = 0.0
-        for _ in range(20):
+        for _ in range(12):
             checked = await wire.ask("/healthz")
             assert checked.status == 200
             slowest = max(slowest, checked.seconds)
@@ -275,7 +279,7 @@ async def test_many_callers_with_tempers(server: Server) -> None:
 
     async with idle_afterwards(server):
         calls: list[Any] = []
-        for number in range(150):
+        for number in range(120):
             calls.append(asyncio.create_task(call(number)))
             await asyncio.sleep(0.005)
             if number % 6 == 2 and number % 4 in {0, 3} and number % 5 >= 2:

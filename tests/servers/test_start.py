@@ -8,6 +8,8 @@ import pytest
 
 from tests.servers.processes import launched
 
+pytestmark = pytest.mark.slow
+
 
 def _text(server_log: str) -> str:
     return " ".join(server_log.split())

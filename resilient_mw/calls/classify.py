@@ -1,0 +1,79 @@
+"""What an outcome says: about the dependency, and about whether another attempt may be made.
+
+"Could the server have acted?" decides what may be repeated. One table for statuses:
+
+| status | blames the dependency | may pass | may have acted | why |
+|---|---|---|---|---|
+| 1xx to 4xx, 501, 505 | no | no | yes | an answer, if not the one that was hoped for |
+| 408 | neither | yes | yes | sent for a slow request as well as for a slow handler |
+| 425 | neither | yes | no | it declined to act on what might be a replay (RFC 8470) |
+| 429 | neither | with `Retry-After` | yes | our quota, not its health; nothing says that a proxy sent it first |
+| 500 | yes | yes | yes | passing fault or defect: only a repeat can tell |
+| 502, 503, 504 | yes | yes | yes | a proxy may have passed the request on before |
+| other 5xx | yes | no | yes | not known to pass |
+| 4xx or 5xx, refused by a trusted dependency | neither | yes | no | it says itself that it has not begun |
+
+A refusal of a trusted dependency does not count against it: it answers, it protects itself, and the less important
+requests that it sheds must not cut off the important ones.
+
+What counts against it can be set (`BreakerPolicy.failure_statuses`). Failures without a head: see `classify_failure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from resilient_mw.calls.config import FAILURE_STATUSES
+from resilient_mw.calls.events import UNSENT, Failure, Head
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The reading of one outcome.
+
+    Attributes:
+        failed: whether the dependency failed; None if the outcome says nothing about it.
+        passing: whether it may be different next time.
+        acted: whether the dependency may have acted on the request.
+    """
+
+    failed: bool | None
+    passing: bool
+    acted: bool
+
+
+OK = Verdict(failed=False, passing=False, acted=True)
+NOT_BEGUN = Verdict(failed=None, passing=True, acted=False)
+
+PASSING = frozenset({408, 425, 500, 502, 503, 504})
+SAYS_NOTHING = frozenset({408, 425, 429})
+
+
+def classify_head(head: Head, failures: Collection[int] = FAILURE_STATUSES) -> Verdict:
+    """Return what a response head says.
+
+    Args:
+        head: the head.
+        failures: statuses that count against the dependency.
+    """
+    status = head.status
+    if status < 400:
+        return OK
+    if head.refused:
+        return NOT_BEGUN
+    failed = True if status in failures else None if status in SAYS_NOTHING else False
+    passing = status in PASSING or (status == 429 and head.retry_after is not None)
+    return Verdict(failed=failed, passing=passing, acted=status != 425)
+
+
+def classify_failure(failure: Failure, *, cut_short: bool) -> Verdict:
+    """Return what a failed attempt says.
+
+    Args:
+        failure: where and how it failed.
+        cut_short: whether the caller's budget ended it long before the time was up that the dependency is usually
+            given: that says nothing about the dependency.
+    """
+    acted = failure.phase not in UNSENT
+    return Verdict(failed=None if failure.ours or cut_short else True, passing=True, acted=acted)

@@ -1,0 +1,154 @@
+"""A dependency: one thing that this service calls, and how it may be called."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.match import MatchRule, Target, parse_rule
+from resilient_mw.core.checks import require_integer, require_name, require_number
+from resilient_mw.core.errors import ResilienceWarning
+
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Dependency:
+    """One thing that this service calls: its name, the requests that go to it, and its policies.
+
+    The object owns the state: a sync and an async client that are given the same object share one breaker, one bulkhead
+    and one retry budget.
+
+    Attributes:
+        name: a stable name, also a metric label.
+        match: the requests that go to it: a pattern like `http://prices/*`, or several.
+        timeout: seconds that one attempt may take, its body included, however large the caller's budget is. None: only
+            the budget bounds it.
+        connect_timeout: seconds for name resolution, connecting and TLS.
+        total_timeout: seconds for a whole call outside any request or `budget()`.
+        retry: when to try again; None: never.
+        breaker: when to stop asking; None: never.
+        bulkhead: most attempts at once, bodies included; one more is refused at once. None: no bound.
+        reserve: seconds of the caller's budget kept back for his own answer.
+        smallest_budget: seconds; with less nothing is sent.
+        deadline_header: the field that tells the dependency what is left, in milliseconds; None: none is sent.
+        trusted: whether its `X-Refusal-Reason` is believed: the work was not begun, so any method may be repeated.
+
+    Raises:
+        ValueError: naming the field, the value and the allowed range.
+
+    A `ResilienceWarning` says what has no effect, or less than it seems, and what to change.
+    """
+
+    name: str
+    match: str | Sequence[str]
+    timeout: float | None = field(default=2.0, kw_only=True)
+    connect_timeout: float | None = field(default=0.5, kw_only=True)
+    total_timeout: float | None = field(default=10.0, kw_only=True)
+    retry: RetryPolicy | None = field(default_factory=RetryPolicy, kw_only=True)
+    breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy, kw_only=True)
+    bulkhead: int | None = field(default=None, kw_only=True)
+    reserve: float = field(default=0.01, kw_only=True)
+    smallest_budget: float = field(default=0.005, kw_only=True)
+    deadline_header: str | None = field(default="X-Request-Timeout-Ms", kw_only=True)
+    trusted: bool = field(default=True, kw_only=True)
+    rules: tuple[MatchRule, ...] = field(init=False, repr=False)
+    owner: list[object] = field(default_factory=list, init=False, repr=False)
+    """Holds the one owner of this dependency's state and lock."""
+
+    def __post_init__(self) -> None:
+        require_name("Dependency.name", self.name)
+        self._check_types()
+        field_of = f"Dependency({self.name!r})."
+        for name in ("timeout", "connect_timeout", "total_timeout"):
+            value = getattr(self, name)
+            if value is not None:
+                require_number(field_of + name, value, low=0.001, high=86_400)
+        if self.bulkhead is not None:
+            require_integer(field_of + "bulkhead", self.bulkhead, low=1)
+        require_number(field_of + "reserve", self.reserve, low=0, high=60)
+        require_number(field_of + "smallest_budget", self.smallest_budget, low=0, high=60)
+        kept = self.reserve + self.smallest_budget
+        if self.total_timeout is not None and self.total_timeout <= kept:
+            raise ValueError(
+                f"{field_of}total_timeout={self.total_timeout!r} is not allowed: it must be above reserve + "
+                f"smallest_budget, {kept:g}, or nothing would ever be sent"
+            )
+        patterns = (self.match,) if isinstance(self.match, str) else tuple(self.match)
+        if not patterns:
+            raise ValueError(
+                f"{field_of}match={self.match!r} is not allowed: it must name at least one pattern"
+            )
+        object.__setattr__(self, "rules", tuple(parse_rule(pattern) for pattern in patterns))
+        for warning in self._warnings():
+            warnings.warn(f"{field_of}{warning}", ResilienceWarning, stacklevel=3)
+
+    def _check_types(self) -> None:
+        field_of = f"Dependency({self.name!r})."
+        header: object = self.deadline_header
+        checks = (
+            (
+                "match",
+                isinstance(self.match, (str, Sequence)),
+                "a pattern like 'http://prices/*', or several",
+            ),
+            ("retry", self.retry is None or isinstance(self.retry, RetryPolicy), "a RetryPolicy or None"),
+            (
+                "breaker",
+                self.breaker is None or isinstance(self.breaker, BreakerPolicy),
+                "a BreakerPolicy or None",
+            ),
+            (
+                "deadline_header",
+                header is None or (isinstance(header, str) and _FIELD_NAME.fullmatch(header) is not None),
+                "the name of a header field or None",
+            ),
+            ("trusted", isinstance(self.trusted, bool), "True or False"),
+        )
+        for name, right, allowed in checks:
+            if not right:
+                value = getattr(self, name)
+                raise ValueError(f"{field_of}{name}={value!r} is not allowed: it must be {allowed}")
+
+    def _warnings(self) -> Iterator[str]:
+        if self.breaker is not None and self.timeout is None:
+            yield (
+                "breaker can never open on slow answers: timeout is None, so only the caller's budget ends an attempt, "
+                "which says nothing about the dependency. Set a timeout"
+            )
+        for rule in self.rules:
+            if rule.path == "/" and not rule.below:
+                yield (
+                    f"match={rule.pattern!r} means the path '/' alone. Write {rule.pattern + '*'!r} for all paths below it"
+                )
+
+    def matches(self, target: Target) -> bool:
+        """Return whether a request goes to this dependency."""
+        return any(rule.matches(target) for rule in self.rules)
+
+
+def check_dependencies(dependencies: Sequence[Dependency]) -> tuple[Dependency, ...]:
+    """Return the dependencies of one client; the first one that matches a request is the one.
+
+    Raises:
+        ValueError: a name stands twice, or a rule can never match because an earlier one covers it.
+    """
+    seen: list[Dependency] = []
+    for dependency in dependencies:
+        if not isinstance(dependency, Dependency):
+            raise ValueError(f"dependencies holds {dependency!r}: each of them must be a Dependency")
+        for earlier in seen:
+            if earlier.name == dependency.name:
+                raise ValueError(f"dependencies name {dependency.name!r} twice: each name may stand once")
+            for rule in dependency.rules:
+                for before in earlier.rules:
+                    if before.covers(rule):
+                        raise ValueError(
+                            f"dependency {dependency.name!r} never gets {rule.pattern!r}: {before.pattern!r} of "
+                            f"{earlier.name!r} comes first and covers it. Put {dependency.name!r} before it"
+                        )
+        seen.append(dependency)
+    return tuple(seen)

@@ -1,0 +1,133 @@
+"""What a call machine is told and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from resilient_mw.core.rejection import Reason
+
+
+class Phase(StrEnum):
+    """Where an attempt was when it ended. The values are stable labels."""
+
+    POOL = "pool"
+    DNS = "dns"
+    CONNECT = "connect"
+    TLS = "tls"
+    WRITE = "write"
+    HEAD = "head"
+    BODY = "body"
+    BACKOFF = "backoff"
+    BULKHEAD = "bulkhead"
+
+
+UNSENT = frozenset({Phase.POOL, Phase.DNS, Phase.CONNECT, Phase.TLS})
+"""Phases in which not one byte of the request has left: the dependency cannot have acted."""
+
+
+# -- what it is told ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """An attempt got a response head.
+
+    Attributes:
+        status: the HTTP status.
+        retry_after: seconds to wait, if the answer says so in a valid `Retry-After`.
+        refused: whether a trusted dependency says that it has not begun the work (`X-Refusal-Reason`).
+    """
+
+    status: int
+    retry_after: float | None = None
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt failed before its response head came, or in its body.
+
+    Attributes:
+        phase: where.
+        timed_out: whether a timeout ended it, whichever. Whether that was the end of the caller's budget is decided by
+            the clock.
+        ours: whether the fault lies on our side of the wire (no free connection in our own pool).
+    """
+
+    phase: Phase
+    timed_out: bool = False
+    ours: bool = False
+
+
+# -- what it answers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Make an attempt now.
+
+    Attributes:
+        number: 1 for the first one.
+        timeout: seconds that the whole attempt may take, its body included; inf: no bound.
+        connect_timeout: seconds for name resolution, connecting and TLS.
+    """
+
+    number: int
+    timeout: float
+    connect_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Call `resume` at an instant: a back-off. Keep the error of the last attempt, if it had one: it may be needed."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Close the response of the last attempt: it will not be returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand the response of the last attempt to the caller, and tell `end` when its body has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Raise the error of the last attempt; it may lie one back-off behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Raise that the deadline has passed.
+
+    Attributes:
+        phase: where the call was.
+    """
+
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Raise that the call was refused on this side of the wire.
+
+    Attributes:
+        reason: why.
+        retry_in: seconds after which it may be different; 0 if unknown.
+        attempts: attempts that were made before. 0: nothing was sent. Otherwise the response of the last one was
+            discarded for a retry, which could not be made when its back-off was over.
+    """
+
+    reason: Reason
+    retry_in: float = 0.0
+    attempts: int = 0
+
+
+Action = Start | Wait | Discard | Deliver | Fail | Expire | Refuse
+Actions = tuple[Action, ...]
+
+DISCARD, DELIVER, FAIL = Discard(), Deliver(), Fail()

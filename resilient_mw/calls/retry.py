@@ -1,0 +1,72 @@
+"""Retry: whether an attempt that did not succeed is followed by another one, and after how long.
+
+Only what may pass, and was not acted upon or may be repeated; only if it can finish; only within the retry budget. The
+first rule that says no is the one that is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from resilient_mw.calls.classify import Verdict
+from resilient_mw.calls.config import RetryPolicy
+from resilient_mw.calls.state import DependencyState, RetryRefusal
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What is known after an attempt.
+
+    Attributes:
+        attempts: attempts made so far.
+        verdict: what the last one says.
+        retry_after: seconds that the dependency asked to wait; None: it did not.
+        safe: whether the request may be repeated although the dependency may have acted on it.
+        resendable: whether the body can be sent (again).
+        deadline_at: the instant at which the answer becomes worthless.
+    """
+
+    attempts: int
+    verdict: Verdict
+    retry_after: float | None
+    safe: bool
+    resendable: bool
+    deadline_at: float
+
+
+def retry_delay(state: DependencyState, now: float, tried: Tried) -> float | None:
+    """Return seconds after which to try again, reserved in the retry budget; None to leave it at this outcome.
+
+    `Retry-After` is obeyed with jitter on top, or the retry is given up; it is never shortened.
+    """
+    policy = state.retry
+    if policy is None or not tried.verdict.passing:
+        return None  # Nothing was hoped for, so nothing is counted.
+    delay = state.backoff(tried.attempts)
+    if tried.retry_after is not None:
+        delay = max(delay, state.spread(tried.retry_after))
+    refusal = _refusal(state, policy, now, now + delay, tried)
+    if refusal is None:
+        return delay
+    state.retry_refused(refusal)
+    return None
+
+
+def _refusal(
+    state: DependencyState, policy: RetryPolicy, now: float, begin: float, tried: Tried
+) -> RetryRefusal | None:
+    if tried.attempts >= policy.attempts:
+        return RetryRefusal.ATTEMPTS
+    if tried.verdict.acted and not tried.safe:
+        return RetryRefusal.UNSAFE
+    if not tried.resendable:
+        return RetryRefusal.BODY
+    if tried.retry_after is not None and tried.retry_after > policy.max_retry_after:
+        return RetryRefusal.RETRY_AFTER
+    if tried.deadline_at - begin - state.reserve < max(state.typical(), state.least):
+        return RetryRefusal.DEADLINE
+    if state.breaker is not None and not state.breaker.would_allow(begin):
+        return RetryRefusal.CIRCUIT_OPEN
+    if state.budget is not None and not state.budget.reserve(now, begin):
+        return RetryRefusal.BUDGET
+    return None

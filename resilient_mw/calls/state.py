@@ -1,0 +1,160 @@
+"""The state that belongs to one dependency: breaker, bulkhead, retry budget, and what was counted.
+
+Sync and async clients share it. Pure and not thread-safe: the owner locks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from resilient_mw.calls.backoff import full_jitter, spread
+from resilient_mw.calls.breaker import Breaker
+from resilient_mw.calls.budget import RetryBudget
+from resilient_mw.calls.config import FAILURE_STATUSES
+from resilient_mw.calls.events import Phase
+from resilient_mw.core.rejection import Reason
+from resilient_mw.core.snapshot import Histogram
+from resilient_mw.core.windows import RunningMedian
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from resilient_mw.calls.dependency import Dependency
+
+
+FAIR = 0.9
+"""The share of its usual time that a dependency must have had to be blamed for not answering in it."""
+
+
+class RetryRefusal(StrEnum):
+    """Why a failed attempt was not followed by another one. The values are stable labels."""
+
+    ATTEMPTS = "attempts"
+    """The most attempts of one call were made."""
+    UNSAFE = "unsafe"
+    """The dependency may have acted, the method is not idempotent and the request carries no key."""
+    BODY = "body"
+    """The request body cannot be sent a second time."""
+    RETRY_AFTER = "retry_after"
+    """The dependency asked for more patience than the policy has."""
+    DEADLINE = "deadline"
+    """Back-off, a typical attempt and the reserve do not fit into what is left."""
+    CIRCUIT_OPEN = "circuit_open"
+    """The circuit will still be open then, or was when the back-off was over."""
+    BULKHEAD_FULL = "bulkhead_full"
+    """When the back-off was over, as many attempts were under way as the bulkhead allows."""
+    BUDGET = "budget"
+    """The retry budget is spent."""
+
+
+class DependencyState:
+    """See the module.
+
+    Attributes:
+        breaker, retry, budget: None where the dependency has none.
+        failures: statuses that count against the dependency.
+        repeatable: methods that the user vouches for.
+        reserve: seconds of a caller's budget that are kept back.
+        least: seconds below which no attempt is made; above 0.
+        timeout, connect_timeout: seconds; inf: no bound.
+        fair: seconds; an attempt that had less says nothing about the dependency when the caller's budget ends it.
+        bulkhead: most attempts at once; None: no bound.
+        in_use: attempts under way, bodies included.
+    """
+
+    def __init__(self, dependency: Dependency, random: Random) -> None:
+        longest = dependency.timeout or 0.0
+        self.breaker = None if dependency.breaker is None else Breaker(dependency.breaker, random, longest)
+        self.retry = dependency.retry
+        self.budget: RetryBudget | None = None
+        if self.retry is not None and self.retry.budget_ratio is not None:
+            self.budget = RetryBudget(self.retry.budget_ratio, self.retry.budget_per_second)
+        self.failures: Collection[int] = (
+            FAILURE_STATUSES if dependency.breaker is None else dependency.breaker.failure_statuses
+        )
+        self.repeatable = frozenset() if self.retry is None else self.retry.repeatable
+        self.reserve = dependency.reserve
+        self.least = max(dependency.smallest_budget, math.ulp(0.0))
+        self.timeout = math.inf if dependency.timeout is None else dependency.timeout
+        self.connect_timeout = math.inf if dependency.connect_timeout is None else dependency.connect_timeout
+        total = math.inf if dependency.total_timeout is None else dependency.total_timeout
+        self.fair = FAIR * min(self.timeout, total - dependency.reserve)
+        self.in_use = 0
+        self.calls = 0
+        self.attempts: dict[str, int] = {}
+        self.retries = 0
+        self.refusals: dict[Reason, int] = {}
+        self.retry_refusals: dict[RetryRefusal, int] = {}
+        self.expiries: dict[Phase, int] = {}
+        self.seconds = Histogram()
+        self.budgets = Histogram()
+        self.bulkhead = dependency.bulkhead
+        self._random = random
+        self._typical = RunningMedian()
+
+    def take_slot(self) -> bool:
+        """Take a bulkhead slot; False if all are in use."""
+        if self.bulkhead is not None and self.in_use >= self.bulkhead:
+            return False
+        self.in_use += 1
+        return True
+
+    def give_slot(self) -> None:
+        """Give a bulkhead slot back.
+
+        Raises:
+            RuntimeError: none is taken; somebody gave one back twice.
+        """
+        if self.in_use <= 0:
+            raise RuntimeError("a bulkhead slot was given back that nobody holds")
+        self.in_use -= 1
+
+    def typical(self) -> float:
+        """Return how long an attempt typically takes, in seconds; 0 while unknown."""
+        return self._typical.value or 0.0
+
+    def backoff(self, attempts: int) -> float:
+        """Return the back-off after so many attempts, in seconds."""
+        if self.retry is None:
+            return 0.0
+        return full_jitter(self._random, attempts, self.retry.backoff_base, self.retry.backoff_cap)
+
+    def spread(self, retry_after: float) -> float:
+        """Return a wait that obeys `Retry-After`."""
+        return spread(self._random, retry_after)
+
+    # -- counting ------------------------------------------------------------------------------------------------------
+
+    def call_begins(self, now: float) -> None:
+        """Count a call."""
+        self.calls += 1
+        if self.budget is not None:
+            self.budget.call(now)
+
+    def attempt_begins(self, left: float, *, retry: bool) -> None:
+        """Count an attempt; `left` is the caller's budget, in seconds."""
+        self.retries += retry
+        if left != math.inf:
+            self.budgets.add(left)
+
+    def attempt_ends(self, outcome: str, seconds: float, *, usual: bool) -> None:
+        """Count the end of an attempt; only a usual one teaches how long an attempt takes."""
+        self.attempts[outcome] = self.attempts.get(outcome, 0) + 1
+        if usual:
+            self.seconds.add(seconds)
+            self._typical.add(seconds)
+
+    def refused(self, reason: Reason) -> None:
+        """Count a call or attempt that was refused here."""
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+
+    def retry_refused(self, refusal: RetryRefusal) -> None:
+        """Count a retry that was not made."""
+        self.retry_refusals[refusal] = self.retry_refusals.get(refusal, 0) + 1
+
+    def expired(self, phase: Phase) -> None:
+        """Count a call whose deadline passed."""
+        self.expiries[phase] = self.expiries.get(phase, 0) + 1

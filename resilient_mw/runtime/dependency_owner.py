@@ -1,0 +1,108 @@
+"""The owner of a dependency's state: one lock, one machine, shared by sync and async clients.
+
+It decides under the lock and acts after it has let go: the lock is never held over an attempt, a back-off or a body.
+A finalizer may only use `abandon`, because a thread that holds the lock may be the one that collects garbage.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+
+from resilient_mw.calls.call import Actions, Call
+from resilient_mw.calls.dependency import Dependency
+from resilient_mw.calls.events import Failure, Head
+from resilient_mw.calls.figures import dependency_snapshot
+from resilient_mw.calls.state import DependencyState
+from resilient_mw.core import ports
+from resilient_mw.core.ports import Clock
+from resilient_mw.core.snapshot import DependencySnapshot
+from resilient_mw.runtime.clocks import MONOTONIC
+
+
+class DependencyOwner:
+    """Owns the state of one dependency. Safe to use from any thread and any event loop.
+
+    Args:
+        dependency: the dependency.
+        clock: the one clock.
+        rng: source of jitter.
+    """
+
+    def __init__(
+        self, dependency: Dependency, clock: Clock = MONOTONIC, rng: random.Random | None = None
+    ) -> None:
+        self.dependency = dependency
+        self.clock = clock
+        # Jitter is drawn from the system: processes that were forked after the first call must not share it.
+        self.state = DependencyState(dependency, rng or random.SystemRandom())
+        self._lock = threading.Lock()
+        self._abandoned: deque[Call] = deque()
+        ports.register_dependency(self)
+
+    def begin(self, call: Call) -> Actions:
+        """Start a call."""
+        with self._lock:
+            self._clear_up()
+            return call.begin(self.clock.now())
+
+    def resume(self, call: Call, at: float) -> Actions:
+        """Go on after a back-off that was to end at `at`, in case the timer fired early."""
+        with self._lock:
+            self._clear_up()
+            return call.resume(max(at, self.clock.now()))
+
+    def tell(self, call: Call, outcome: Head | Failure) -> Actions:
+        """Tell what became of the attempt under way."""
+        with self._lock:
+            now = self.clock.now()
+            return call.head(now, outcome) if isinstance(outcome, Head) else call.failed(now, outcome)
+
+    def end(self, call: Call, failure: Failure | None) -> Actions:
+        """Tell that a delivered body has ended; `Expire` comes back if the caller's budget cut it off."""
+        with self._lock:
+            return call.end(self.clock.now(), failure)
+
+    def budget(self, call: Call) -> float:
+        """Return what the attempt under way may still take, in seconds: read it right before the head is sent."""
+        return call.budget(self.clock.now())
+
+    def cancel(self, call: Call) -> None:
+        """Tell that the caller gave up. Harmless after the end."""
+        with self._lock:
+            call.cancel(self.clock.now())
+
+    def abandon(self, call: Call) -> None:
+        """Cancel a call of which nothing is left, without waiting for the lock: now, or before the next step of any."""
+        self._abandoned.append(call)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._clear_up()
+            finally:
+                self._lock.release()
+
+    def snapshot(self) -> DependencySnapshot:
+        """Return the figures of this instant."""
+        with self._lock:
+            self._clear_up()
+            return dependency_snapshot(self.dependency.name, self.state)
+
+    def _clear_up(self) -> None:
+        while self._abandoned:
+            self._abandoned.popleft().cancel(self.clock.now())
+
+
+_making = threading.Lock()
+
+
+def owner_of(dependency: Dependency) -> DependencyOwner:
+    """Return the owner of a dependency, made on first use. It lives as long as the dependency."""
+    if not dependency.owner:
+        with _making:
+            if not dependency.owner:
+                dependency.owner.append(DependencyOwner(dependency))
+    owner = dependency.owner[0]
+    if not isinstance(owner, DependencyOwner):
+        raise TypeError(f"the dependency {dependency.name!r} is owned by {owner!r}")
+    return owner

@@ -1,0 +1,52 @@
+"""Drives a call machine from a coroutine. It obeys; it decides nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+from resilient_mw.calls.call import Action, Actions, Call
+from resilient_mw.calls.events import Discard, Failure, Head, Start, Wait
+from resilient_mw.runtime.dependency_owner import DependencyOwner
+
+
+class AsyncAttempts(Protocol):
+    """What a transport does for the driver."""
+
+    async def attempt(self, start: Start) -> Head | Failure:
+        """Make an attempt up to its response head and keep the response, or the error, for later."""
+        ...
+
+    async def discard(self) -> None:
+        """Close the response that is kept, if there is one. What goes wrong in it ends the call."""
+        ...
+
+    async def sleep(self, until: float) -> None:
+        """Wait until an instant on the owner's clock. The error that is kept may still be asked for."""
+        ...
+
+
+async def drive(owner: DependencyOwner, call: Call, attempts: AsyncAttempts) -> Action:
+    """Make the attempts of a call; return its last action: `Deliver`, `Fail`, `Expire` or `Refuse`.
+
+    Raises:
+        BaseException: what interrupted it; nothing is held then.
+    """
+    try:
+        actions: Actions = owner.begin(call)
+        while True:
+            for action in actions:
+                if isinstance(action, Discard):
+                    await attempts.discard()
+                elif isinstance(action, Start):
+                    actions = owner.tell(call, await attempts.attempt(action))
+                elif isinstance(action, Wait):
+                    await attempts.sleep(action.until)
+                    actions = owner.resume(call, action.until)
+                else:
+                    return action
+    except BaseException:
+        owner.cancel(call)
+        with suppress(Exception):  # It must not hide what interrupted the call.
+            await attempts.discard()
+        raise

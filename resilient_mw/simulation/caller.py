@@ -1,0 +1,165 @@
+"""The callers of a dependency: they drive the real call machine in virtual time, as the drivers do in real time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from resilient_mw.calls.call import Call
+from resilient_mw.calls.events import Action, Actions, Deliver, Discard, Failure, Head, Start, Wait
+from resilient_mw.calls.state import DependencyState
+from resilient_mw.simulation.engine import Engine, Timer
+from resilient_mw.simulation.remote import Exchange, RemoteService
+
+
+class Caller:
+    """Makes calls to one dependency.
+
+    Args:
+        engine: the clock.
+        state: the dependency's state, shared by all its callers.
+        remote: the dependency.
+        late: draws how late a timer is that ends a back-off, in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        state: DependencyState,
+        remote: RemoteService,
+        *,
+        late: Callable[[], float] = float,
+    ) -> None:
+        self.engine = engine
+        self.state = state
+        self.remote = remote
+        self.late = late
+
+    def call(
+        self,
+        method: str = "GET",
+        *,
+        budget: float = math.inf,
+        replayable: bool = True,
+        keyed: bool = False,
+        ended: Callable[[OutgoingCall], None] | None = None,
+    ) -> OutgoingCall:
+        """Begin a call now.
+
+        Args:
+            method: the HTTP method, upper case.
+            budget: seconds after which the answer is worthless.
+            replayable, keyed: of the request, see `Call`.
+            ended: called once at the end of the call; not after `hang_up`.
+        """
+        call = Call(
+            self.state, method, deadline_at=self.engine.now + budget, replayable=replayable, keyed=keyed
+        )
+        return OutgoingCall(self, call, ended)
+
+
+class OutgoingCall:
+    """One call on its way.
+
+    Attributes:
+        machine: the call machine.
+        begun_at: the instant.
+        starts: its attempts so far, with their instants.
+        late: the instants of those that began later than planned, because a timer was late.
+        answer: the head that was delivered.
+        outcome: the last action: `Deliver`, `Fail`, `Expire` or `Refuse`; None: under way, or the caller hung up.
+        over: whether nothing of it is left.
+    """
+
+    __slots__ = (
+        "_caller",
+        "_ended",
+        "_exchange",
+        "_head",
+        "_timer",
+        "answer",
+        "begun_at",
+        "late",
+        "machine",
+        "outcome",
+        "over",
+        "starts",
+    )
+
+    def __init__(self, caller: Caller, machine: Call, ended: Callable[[OutgoingCall], None] | None) -> None:
+        self.machine = machine
+        self.begun_at = caller.engine.now
+        self.starts: list[tuple[float, Start]] = []
+        self.late: list[float] = []
+        self.answer: Head | None = None
+        self.outcome: Action | None = None
+        self.over = False
+        self._caller = caller
+        self._ended = ended
+        self._exchange: Exchange | None = None
+        self._head: Head | None = None
+        self._timer: Timer | None = None
+        self._obey(machine.begin(caller.engine.now))
+
+    def hang_up(self) -> None:
+        """Give up, whatever is under way. Harmless after the end."""
+        if self.over:
+            return
+        self.machine.cancel(self._caller.engine.now)
+        self.over = True
+        if self._timer is not None:
+            self._caller.engine.cancel(self._timer)
+        self._close()
+
+    def _obey(self, actions: Actions) -> None:
+        caller = self._caller
+        for action in actions:
+            match action:
+                case Discard():
+                    self._close()
+                case Start():
+                    self.starts.append((caller.engine.now, action))
+                    self._exchange = caller.remote.attempt(action, self._told)
+                case Wait(until):
+                    at = until + caller.late()
+                    self._timer = caller.engine.at(at, partial(self._resume, until, at))
+                case Deliver():
+                    self.outcome = action
+                    self.answer = self._head
+                    if self._exchange is not None:
+                        self._exchange.read(self._read)
+                case _:
+                    self.outcome = action
+                    self._end()
+
+    def _told(self, outcome: Head | Failure) -> None:
+        now = self._caller.engine.now
+        if isinstance(outcome, Head):
+            self._head = outcome
+            self._obey(self.machine.head(now, outcome))
+        else:
+            self._exchange = None
+            self._obey(self.machine.failed(now, outcome))
+
+    def _resume(self, until: float, at: float) -> None:
+        begun = len(self.starts)
+        self._obey(self.machine.resume(at))
+        if at > until and len(self.starts) > begun:
+            self.late.append(at)
+
+    def _read(self, failure: Failure | None) -> None:
+        self._exchange = None
+        for action in self.machine.end(self._caller.engine.now, failure):
+            self.outcome = action
+        self._end()
+
+    def _close(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.close()
+
+    def _end(self) -> None:
+        self.over = True
+        if self._ended is not None:
+            self._ended(self)

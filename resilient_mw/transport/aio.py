@@ -1,0 +1,236 @@
+"""The async half: the attempts of a call through an inner transport, in the caller's task. For asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from resilient_mw.calls.dependency import Dependency
+from resilient_mw.calls.events import Deliver, Failure, Head, Start
+from resilient_mw.core.errors import UnsupportedEventLoop
+from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.runtime.drive_async import drive
+from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
+from resilient_mw.transport.library import Library
+from resilient_mw.transport.prepare import Directory
+from resilient_mw.transport.scope import SCOPE, Scope
+from resilient_mw.transport.streams import close_later, close_uncancelled
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+GRACE = 0.03
+"""Seconds after its end at which an attempt through a foreign transport is cancelled: its own timeouts come first, since
+a cancellation can cost a pool a connection."""
+CLEANING = 0.01
+"""Seconds that an attempt which has been cancelled is waited for; it goes on closing its connection after them."""
+
+
+class AsyncCalls(Generic[RequestT, ResponseT]):
+    """A transport that makes calls to dependencies, and passes every other request on. Arguments as of `SyncCalls`."""
+
+    def __init__(
+        self, library: Library, dependencies: Sequence[Dependency], inner: Any, *, bounded: bool
+    ) -> None:
+        self._library = library
+        self._directory = Directory(dependencies)
+        self._inner = inner
+        self._bounded = bounded
+        self._sleepers: set[asyncio.Future[None]] = set()
+        self._lost: deque[Any] = deque()
+
+    async def handle_async_request(self, request: RequestT) -> ResponseT:
+        """Send a request and return the response.
+
+        Raises:
+            UnsupportedEventLoop: this is no task of asyncio.
+            Exception: of the library; those that are of `resilient_mw` as well are listed in `transport/errors.py`.
+        """
+        while self._lost:
+            await close_uncancelled(self._lost.popleft())
+        asked: Any = request
+        owner = self._directory.find(asked.url)
+        response: ResponseT
+        if owner is None:
+            response = await self._inner.handle_async_request(request)
+            return response
+        response = await self._call(owner, asked)
+        return response
+
+    async def _call(self, owner: DependencyOwner, request: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise UnsupportedEventLoop(
+                "AsyncResilientTransport works on asyncio's event loop only. Under Trio, use the sync transport in a thread"
+            ) from None
+        exchange = AsyncExchange(
+            self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
+        )
+        action = await drive(owner, exchange.sending.call, exchange)
+        if not isinstance(action, Deliver):
+            try:
+                raise exchange.outcome(action)
+            finally:
+                exchange.forget()
+        response = exchange.response
+        delivery = exchange.delivery(self._lost.append)
+        if delivery is not None:
+            library = self._library
+            response.stream = library.async_body(delivery, library.transport_error, library.timeout)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the inner transport; calls that wait for their next attempt end at once with an error."""
+        self._wake()
+        await self._inner.aclose()
+
+    def _wake(self) -> None:
+        for sleeper in self._sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._wake()
+        await self._inner.__aexit__(kind, error, traceback)
+
+
+class AsyncExchange(Exchange):
+    """One call: what the driver is given."""
+
+    def __init__(
+        self,
+        library: Library,
+        owner: DependencyOwner,
+        request: Any,
+        inner: Any,
+        sleepers: set[asyncio.Future[None]],
+        *,
+        bounded: bool,
+    ) -> None:
+        super().__init__(library, owner, request, library.async_upload, bounded=bounded)
+        self._inner = inner
+        self._sleepers = sleepers
+
+    async def attempt(self, start: Start) -> Head | Failure:
+        """Make an attempt up to its response head."""
+        scope = self.sending.scope(start)
+        request = self.sending.attempt(start, self.sending.trace(scope).aio)
+        limit = None if start.timeout == math.inf else start.timeout
+        token = SCOPE.set(scope)
+        try:
+            if self.bounded:
+                response = await self._beside(request, scope, limit)
+            else:
+                response = await self._within(request, scope, limit)
+        except self.library.transport_error as error:
+            failure = self.broke(error, scope)
+            if failure is None:
+                raise
+            return failure
+        finally:
+            SCOPE.reset(token)
+        return self.answered(response, scope)
+
+    async def _within(self, request: Any, scope: Scope, limit: float | None) -> Any:
+        """Send a request, and cancel whatever it is doing when its time is over."""
+        timer = asyncio.timeout(None if limit is None else limit + GRACE)
+        try:
+            async with timer:
+                return await self._inner.handle_async_request(request)
+        except TimeoutError as error:
+            if isinstance(error, self.library.transport_error) or not timer.expired():
+                raise
+            raise self.timed_out(scope) from error
+
+    async def _beside(self, request: Any, scope: Scope, limit: float | None) -> Any:
+        """Send a request from a task of its own, which is cancelled only where that leaves nothing behind.
+
+        A pool of httpcore that is cancelled between two steps of its book-keeping can keep a connection for ever that is
+        neither closed nor usable. A cancellation reaches this task at once, and that one in its operation on the network;
+        elsewhere it ends before the next one.
+        """
+        task = asyncio.ensure_future(self._inner.handle_async_request(request))
+        try:
+            done, _ = await asyncio.wait((task,), timeout=limit)
+        except BaseException:
+            self._leave(task, scope)
+            raise
+        if done:
+            return task.result()
+        self._leave(task, scope)
+        await asyncio.wait((task,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
+        raise self.timed_out(scope)
+
+    def _leave(self, task: asyncio.Future[Any], scope: Scope) -> None:
+        scope.abandoned = True
+        if scope.interruptible:
+            task.cancel()
+        _left.add(task)
+        task.add_done_callback(_clear_up)
+
+    async def discard(self) -> None:
+        """Close the response that is kept, if there is one; read it before, where that is cheap."""
+        response, self.response = self.response, None
+        if response is None or response.is_closed:
+            return
+        try:
+            if self.bounded:
+                await self._drain(response)
+        finally:
+            try:
+                await close_uncancelled(response)
+            except self.library.transport_error:
+                pass  # It was not wanted, and its connection is gone.
+
+    async def _drain(self, response: Any) -> None:
+        scope = self.draining()
+        token = SCOPE.set(scope)
+        try:
+            size = 0
+            async with asyncio.timeout(scope.left()):
+                async for chunk in response.stream:
+                    size += len(chunk)
+                    if size > DRAIN_LIMIT:
+                        return
+        except (self.library.transport_error, TimeoutError):
+            pass
+        finally:
+            SCOPE.reset(token)
+
+    async def sleep(self, until: float) -> None:
+        """Wait until an instant, or until the transport is closed."""
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.add(sleeper)
+        try:
+            async with asyncio.timeout(max(0.0, until - self.owner.clock.now())):
+                await sleeper
+        except TimeoutError:
+            return
+        finally:
+            self._sleepers.discard(sleeper)
+        raise self.closed()
+
+
+_left: set[asyncio.Future[Any]] = set()
+"""Attempts that nobody waits for any more: a task that nobody keeps may be collected before its end."""
+
+
+def _clear_up(task: asyncio.Future[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled() and task.exception() is None:
+        close_later(task.result())

@@ -1,0 +1,150 @@
+"""One call on its way: the last response or error of its attempts, and what becomes of it in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from resilient_mw.calls.events import Action, Expire, Failure, Head, Phase, Refuse
+from resilient_mw.core.rejection import Reason
+from resilient_mw.runtime.clocks import wall_clock
+from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.transport.errors import closed_message, expired_message, refused_message
+from resilient_mw.transport.facts import failure_of, head_of
+from resilient_mw.transport.library import Library
+from resilient_mw.transport.prepare import Sending
+from resilient_mw.transport.scope import Scope
+from resilient_mw.transport.streams import Delivery
+
+BODILESS = frozenset({204, 304})
+
+DRAIN_LIMIT = 65_536
+"""Bytes of a discarded response that are read so that its connection can be used again."""
+DRAIN_SECONDS = 0.05
+"""Seconds for it: a new connection costs about as much."""
+
+
+class Exchange:
+    """What the sync and the async half have in common.
+
+    Args:
+        library: the client library.
+        owner: the owner of the dependency's state.
+        request: the request of the caller.
+        upload: wraps a body that can be sent once.
+        bounded: whether each operation of the inner transport ends with the attempt. Only then a discarded response
+            is read to its end.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        owner: DependencyOwner,
+        request: Any,
+        upload: Callable[[Any], Any],
+        *,
+        bounded: bool,
+    ) -> None:
+        self.library = library
+        self.owner = owner
+        self.request = request
+        self.sending = Sending(library, owner, request, upload)
+        self.bounded = bounded
+        self.response: Any = None
+        self.scope: Scope | None = None
+        self.error: Exception | None = None
+
+    def answered(self, response: Any, scope: Scope) -> Head:
+        """Keep a response; return what its head says."""
+        self.response, self.scope = response, scope
+        return head_of(self.owner.dependency, response, wall_clock())
+
+    def broke(self, error: Exception, scope: Scope) -> Failure | None:
+        """Keep an error; return how the attempt failed, None if it did not, and the error is to be raised as it is."""
+        failure = failure_of(self.library, error, scope, consumed=self.sending.consumed)
+        if failure is not None:
+            self.error = error
+            if failure.timed_out:
+                error.add_note(self._limits(failure.phase))
+        return failure
+
+    def timed_out(self, scope: Scope) -> Exception:
+        """Return the error of an attempt that had to be cancelled."""
+        return self.library.timed_out(scope.phase, "the attempt was not over in time and was cancelled")
+
+    def outcome(self, action: Action) -> Exception:
+        """Return what to raise at the end of a call without a response."""
+        dependency = self.owner.dependency
+        error: Any = self.error
+        if isinstance(action, Expire):
+            error = self._expired(action.phase)
+        elif isinstance(action, Refuse):
+            small = action.reason is Reason.INSUFFICIENT_BUDGET
+            make = self.library.too_small if small else self.library.refused
+            error = make(refused_message(dependency, action), action.reason, dependency.name, action.retry_in)
+            error.request = self.request
+        if error is None:
+            error = RuntimeError(f"the call ended with {action!r} and without an error")
+        if error is not self.error:
+            error.__cause__ = self.error
+        result: Exception = error
+        return result
+
+    def closed(self) -> Exception:
+        """Return the error of a call whose transport was closed while it waited."""
+        name = self.owner.dependency.name
+        error: Any = self.library.closed(closed_message(self.owner.dependency), name)
+        error.request = self.request
+        error.__cause__ = self.error
+        result: Exception = error
+        return result
+
+    def draining(self) -> Scope:
+        """Return the scope of reading a response that is not wanted."""
+        clock = self.owner.clock
+        until = clock.now() + DRAIN_SECONDS
+        return Scope(clock, until if self.scope is None else min(until, self.scope.until))
+
+    def delivery(self, lost: Callable[[Any], None]) -> Delivery | None:
+        """Return the delivered response as its call sees it; None if it has no body to wait for."""
+        response, scope = self.response, self.scope
+        self.forget()
+        bodiless = self.request.method == "HEAD" or response.status_code in BODILESS or response.is_closed
+        if scope is None or bodiless:
+            self.owner.end(self.sending.call, None)
+            return None
+        return Delivery(
+            self.owner,
+            self.sending.call,
+            scope,
+            response.stream,
+            lost=lost,
+            timed_out=self._body_timeout,
+            expired=lambda: self._expired(Phase.BODY),
+        )
+
+    def forget(self) -> None:
+        """Let go of the last response and error, which know this call as well, so that nothing waits for a collection."""
+        self.response = self.error = None
+
+    def _body_timeout(self) -> Exception:
+        error: Any = self.library.timed_out(Phase.BODY, "the response body was not over in time")
+        error.request = self.request
+        error.add_note(self._limits(Phase.BODY))
+        result: Exception = error
+        return result
+
+    def _expired(self, phase: Phase) -> Any:
+        dependency = self.owner.dependency
+        message = expired_message(dependency, phase, self.sending.call.attempts)
+        error: Any = self.library.expired(message, phase, dependency.name)
+        error.request = self.request
+        return error
+
+    def _limits(self, phase: Phase) -> str:
+        dependency = self.owner.dependency
+        return (
+            f"dependency {dependency.name!r}, attempt {self.sending.call.attempts}, phase {phase.value}: "
+            f"Dependency(timeout={dependency.timeout}, connect_timeout={dependency.connect_timeout}) and the client's own "
+            "timeouts bound an attempt"
+        )

@@ -1,0 +1,150 @@
+"""From the request of the caller to the request of one attempt: who it is for, how long it may take, what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from resilient_mw.calls.call import Call
+from resilient_mw.calls.dependency import Dependency, check_dependencies
+from resilient_mw.calls.events import Start
+from resilient_mw.calls.match import target
+from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
+from resilient_mw.runtime.context import current
+from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.transport.library import Library
+from resilient_mw.transport.scope import Scope
+from resilient_mw.transport.trace import Trace
+
+KEY_HEADER = "Idempotency-Key"
+MILLISECONDS = "x-request-timeout-ms"
+
+
+class Directory:
+    """Finds the dependency that a request goes to; the first one that matches is the one.
+
+    Raises:
+        ValueError: the dependencies do not go together.
+    """
+
+    def __init__(self, dependencies: Sequence[Dependency]) -> None:
+        self._owners = [(each, owner_of(each)) for each in check_dependencies(dependencies)]
+
+    def find(self, url: Any) -> DependencyOwner | None:
+        """Return who owns the state of the dependency; None: the request goes to none of them."""
+        path = url.raw_path.partition(b"?")[0].decode("ascii", "replace")
+        place = target(url.scheme, url.raw_host.decode("ascii"), url.port, path)
+        for dependency, owner in self._owners:
+            if dependency.matches(place):
+                return owner
+        return None
+
+
+class Sending:
+    """What the attempts of one call have in common.
+
+    Args:
+        library: the client library.
+        owner: the owner of the dependency's state.
+        request: the request of the caller. It is not changed.
+        upload: wraps a request body that cannot be sent a second time, so that it is known whether it was begun.
+
+    Attributes:
+        dependency: who it is for.
+        call: the call machine.
+        consumed: whether such a body has been begun.
+    """
+
+    def __init__(self, library: Library, owner: DependencyOwner, request: Any, upload: Any) -> None:
+        self.dependency = owner.dependency
+        self.request = request
+        self._library = library
+        self._clock = owner.clock
+        self._header = self.dependency.deadline_header
+        self._stream = request.stream
+        self._once: Any = None
+        if not can_repeat(library, request.stream):
+            self._stream = self._once = upload(request.stream)
+        now = owner.clock.now()
+        self._caller_until = math.inf if self._header is None else now + _told(request.headers, self._header)
+        self.call = Call(
+            owner.state,
+            request.method,
+            deadline_at=_deadline_at(self.dependency, now),
+            replayable=self._once is None,
+            keyed=bool(request.headers.get(KEY_HEADER, "").strip()),
+        )
+
+    @property
+    def consumed(self) -> bool:
+        """Whether a request body that cannot be sent a second time has been begun."""
+        return self._once is not None and self._once.begun
+
+    def scope(self, start: Start) -> Scope:
+        """Return what the layers below may know about an attempt that begins now."""
+        return Scope(self._clock, self._clock.now() + start.timeout)
+
+    def attempt(self, start: Start, trace: Any) -> Any:
+        """Return the request of one attempt: a copy with its own timeouts and what is left of the budget."""
+        request = self.request
+        caller = request.extensions.get("timeout", {})
+        timeouts = {
+            "connect": _least(caller.get("connect"), start.connect_timeout),
+            "read": _least(caller.get("read"), start.timeout),
+            "write": _least(caller.get("write"), start.timeout),
+            "pool": _least(caller.get("pool"), start.timeout),
+        }
+        copy = self._library.request(
+            request.method,
+            request.url,
+            headers=request.headers,
+            stream=self._stream,
+            extensions={**request.extensions, "timeout": timeouts, "trace": trace},
+        )
+        allowance = self.allowance()
+        if allowance is not None:
+            copy.headers[self._header] = allowance  # It replaces every line of that name.
+        return copy
+
+    def trace(self, scope: Scope) -> Trace:
+        """Return what follows the attempt on its way through the library."""
+        return Trace(scope, self._header, self.allowance, self.request.extensions.get("trace"))
+
+    def allowance(self) -> str | None:
+        """Return what to tell the dependency in this instant; None: nothing, there is no bound."""
+        if self._header is None:
+            return None
+        now = self._clock.now()
+        left = min(self.call.budget(now), self._caller_until - now)
+        return None if left == math.inf else format_timeout_ms(left)
+
+
+def can_repeat(library: Library, stream: object) -> bool:
+    """Return whether a request body can be sent a second time: bytes, or a form of bytes."""
+    if isinstance(stream, library.bytes_stream):
+        return True
+    fields = getattr(stream, "fields", None)
+    if type(stream).__name__ != "MultipartStream" or not isinstance(fields, list):
+        return False
+    return all(isinstance(getattr(field, "file", b""), bytes | str) for field in fields)
+
+
+def _deadline_at(dependency: Dependency, now: float) -> float:
+    left = current().remaining()
+    if left == math.inf and dependency.total_timeout is not None:
+        left = dependency.total_timeout
+    return now + left
+
+
+def _told(headers: Any, name: str) -> float:
+    """Return the smallest budget in seconds that the caller himself wrote into the field; inf if none is valid."""
+    known = name if name.lower() in DEADLINE_PARSERS else MILLISECONDS
+    read = (parse_deadline(known, [value]) for value in headers.get_list(name))
+    return min((seconds for seconds in read if seconds is not None), default=math.inf)
+
+
+def _least(caller: float | None, ours: float) -> float | None:
+    if caller is None:
+        return None if ours == math.inf else ours
+    return min(caller, ours)

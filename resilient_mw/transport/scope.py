@@ -1,0 +1,96 @@
+"""What the layers below a transport know about the attempt they work for: until when it may run, and where it stands.
+
+A library reads its timeout once for many operations, so each of them may take that long. Whoever does the single
+operations (the network backend of the default transport) asks the scope before each one instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from resilient_mw.calls.events import Phase
+from resilient_mw.core.ports import Clock
+
+T = TypeVar("T")
+
+
+class Scope:
+    """One attempt, as seen from below.
+
+    Args:
+        clock: the one clock.
+        until: the instant at which the attempt is over, its body included; inf: never.
+
+    Attributes:
+        phase: where it is; None while nothing has told.
+        connected: whether a connection was made for it. False: it goes over one that was kept open, or nothing has told.
+        received: bytes that came in; None where nobody counts them.
+        interruptible: whether the task is inside an operation that it may be cancelled in.
+        abandoned: whether nobody waits for the attempt any more: it is to end before its next operation.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_connect_until",
+        "abandoned",
+        "connected",
+        "interruptible",
+        "phase",
+        "received",
+        "until",
+    )
+
+    def __init__(self, clock: Clock, until: float) -> None:
+        self._clock = clock
+        self._connect_until = math.inf
+        self.until = until
+        self.phase: Phase | None = None
+        self.connected = False
+        self.received: int | None = None
+        self.interruptible = False
+        self.abandoned = False
+
+    def left(self, timeout: float | None = None) -> float | None:
+        """Return seconds that the next operation may take; None: no bound. 0 or less: the attempt is over."""
+        return _least(timeout, self.until - self._clock.now())
+
+    def connecting(self, timeout: float | None) -> None:
+        """Note that a connection is being made: resolving, connecting and TLS may take `timeout` seconds in all."""
+        self.connected = True
+        self._connect_until = math.inf if timeout is None else self._clock.now() + timeout
+
+    def left_to_connect(self, timeout: float | None = None) -> float | None:
+        """Return seconds that the next step of connecting may take; None: no bound."""
+        return _least(timeout, min(self.until, self._connect_until) - self._clock.now())
+
+    def count(self, size: int) -> None:
+        """Count bytes that came in; 0 says that somebody counts."""
+        self.received = size + (self.received or 0)
+
+    async def operate(self, operation: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Do an operation of an async attempt, in which its task may be cancelled.
+
+        Raises:
+            CancelledError: nobody waits for the attempt any more.
+        """
+        if self.abandoned:
+            raise asyncio.CancelledError
+        self.interruptible = True
+        try:
+            return await operation(*args)
+        finally:
+            self.interruptible = False
+
+
+def _least(timeout: float | None, left: float) -> float | None:
+    if timeout is None:
+        return None if left == math.inf else left
+    return min(timeout, left)
+
+
+SCOPE: ContextVar[Scope | None] = ContextVar("resilient_mw_attempt", default=None)
+"""The attempt that the code below works for, set around each step into the inner transport."""

@@ -1,0 +1,294 @@
+"""The bodies: of the response, which tells its call of its end exactly once, and of a request that can be sent once.
+
+A bulkhead slot and a breaker's trial are held until the body of a delivered response has ended: read to its end, cut
+off, or closed. A response that is thrown away unclosed is found by the garbage collector, which may run anywhere, also
+while this very thread holds a lock: the finalizer only puts down what is left over, and the next call clears it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, closing, nullcontext
+from typing import Any
+
+from resilient_mw.calls.call import Call
+from resilient_mw.calls.events import Failure, Phase
+from resilient_mw.core.errors import ResilienceWarning
+from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.transport.scope import SCOPE, Scope
+
+
+class Delivery:
+    """A delivered response, seen from its call.
+
+    Args:
+        owner: the owner of the dependency's state.
+        call: the call machine.
+        scope: the attempt.
+        stream: the body that the inner transport gave.
+        lost: where to put the stream if it is thrown away unclosed.
+        timed_out: makes the library's own error of a timeout in the body.
+        expired: makes the error of a deadline that passed in the body.
+    """
+
+    __slots__ = ("_call", "_lost", "_over", "_owner", "closed", "expired", "scope", "stream", "timed_out")
+
+    def __init__(
+        self,
+        owner: DependencyOwner,
+        call: Call,
+        scope: Scope,
+        stream: Any,
+        *,
+        lost: Callable[[Any], None],
+        timed_out: Callable[[], Exception],
+        expired: Callable[[], Exception],
+    ) -> None:
+        self._owner = owner
+        self._call = call
+        self._lost = lost
+        self._over = False
+        self.closed = False
+        self.scope = scope
+        self.stream = stream
+        self.timed_out = timed_out
+        self.expired = expired
+
+    def ended(self) -> None:
+        """Tell that the body is complete, or that it was closed early."""
+        if not self._over:
+            self._over = True
+            self._owner.end(self._call, None)
+
+    def failed(self, error: Exception, *, timed_out: bool) -> Exception:
+        """Tell that the body was cut off; return what to raise."""
+        if self._over:
+            return error
+        self._over = True
+        actions = self._owner.end(self._call, Failure(Phase.BODY, timed_out=timed_out))
+        return self.expired() if actions else error
+
+    def interrupted(self) -> None:
+        """Tell that the caller gave up."""
+        if not self._over:
+            self._over = True
+            self._owner.cancel(self._call)
+
+    def overdue(self) -> bool:
+        """Return whether the attempt is over, however fast its body still comes."""
+        left = self.scope.left()
+        return left is not None and left <= 0
+
+    def forgotten(self) -> None:
+        """Put down what a response leaves behind that nobody closed. Called by a finalizer: it takes no lock."""
+        if not self.closed:
+            self.closed = True
+            self._lost(self.stream)
+        if not self._over:
+            self._over = True
+            self._owner.abandon(self._call)
+            if not sys.is_finalizing():
+                warnings.warn(
+                    f"a response of the dependency {self._owner.dependency.name!r} was thrown away without being read or "
+                    "closed: it held a connection and a slot until now. Use `with client.stream(...)`, or close it",
+                    ResilienceWarning,
+                    stacklevel=3,
+                )
+
+
+class SyncBody:
+    """The body of a response for a sync client.
+
+    Args:
+        delivery: the response, seen from its call.
+        failure: the class of the library's errors.
+        timeout: the class of its timeouts.
+    """
+
+    def __init__(self, delivery: Delivery, failure: type[Exception], timeout: type[Exception]) -> None:
+        self._delivery = delivery
+        self._failure = failure
+        self._timeout = timeout
+
+    def __iter__(self) -> Iterator[bytes]:
+        delivery = self._delivery
+        iterator = iter(delivery.stream)
+        with closing(iterator) if hasattr(iterator, "close") else nullcontext():
+            while True:
+                token = SCOPE.set(delivery.scope)
+                try:
+                    chunk: bytes | None = next(iterator, None)
+                    if chunk is not None and delivery.overdue():
+                        raise delivery.timed_out()
+                except self._failure as error:
+                    raised = delivery.failed(error, timed_out=isinstance(error, self._timeout))
+                    self.close()
+                    if raised is error:
+                        raise
+                    raise raised from error
+                except BaseException:
+                    delivery.interrupted()
+                    self.close()
+                    raise
+                finally:
+                    SCOPE.reset(token)
+                if chunk is None:
+                    delivery.ended()
+                    return
+                yield chunk
+
+    def close(self) -> None:
+        """Close the body, read to its end or not."""
+        delivery = self._delivery
+        try:
+            if not delivery.closed:
+                delivery.closed = True
+                delivery.stream.close()
+        finally:
+            delivery.ended()
+
+    def __del__(self) -> None:
+        delivery = getattr(self, "_delivery", None)
+        if delivery is not None:
+            delivery.forgotten()
+
+
+class AsyncBody:
+    """The body of a response for an async client. Arguments as of `SyncBody`."""
+
+    def __init__(self, delivery: Delivery, failure: type[Exception], timeout: type[Exception]) -> None:
+        self._delivery = delivery
+        self._failure = failure
+        self._timeout = timeout
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        delivery = self._delivery
+        iterator = aiter(delivery.stream)
+        async with aclosing(iterator) if hasattr(iterator, "aclose") else nullcontext():
+            while True:
+                try:
+                    chunk = await self._next(iterator)
+                except self._failure as error:
+                    raised = delivery.failed(error, timed_out=isinstance(error, self._timeout))
+                    await self.aclose()
+                    if raised is error:
+                        raise
+                    raise raised from error
+                except BaseException:
+                    delivery.interrupted()
+                    await self.aclose()
+                    raise
+                if chunk is None:
+                    delivery.ended()
+                    return
+                yield chunk
+
+    async def _next(self, iterator: AsyncIterator[bytes]) -> bytes | None:
+        delivery = self._delivery
+        left = delivery.scope.left()
+        timer = asyncio.timeout(None if left is None else max(0.0, left))
+        token = SCOPE.set(delivery.scope)
+        try:
+            async with timer:
+                chunk = await anext(iterator, None)
+        except TimeoutError as error:
+            if isinstance(error, self._failure) or not timer.expired():
+                raise
+            raise delivery.timed_out() from error
+        finally:
+            SCOPE.reset(token)
+        if chunk is not None and delivery.overdue():
+            raise delivery.timed_out()
+        return chunk
+
+    async def aclose(self) -> None:
+        """Close the body, read to its end or not. A cancellation does not keep the connection from being closed."""
+        delivery = self._delivery
+        try:
+            if not delivery.closed:
+                delivery.closed = True
+                await close_uncancelled(delivery.stream)
+        finally:
+            delivery.ended()
+
+    def __del__(self) -> None:
+        delivery = getattr(self, "_delivery", None)
+        if delivery is not None:
+            delivery.forgotten()
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+async def close_uncancelled(stream: Any) -> None:
+    """Close a stream, and go on closing it if the caller is cancelled meanwhile.
+
+    The library would leave the connection in its pool for ever, neither usable nor closed, if a cancellation struck
+    between two steps of closing it.
+    """
+    await asyncio.shield(close_later(stream))
+
+
+def close_later(stream: Any) -> asyncio.Task[None]:
+    """Close a stream in a task of its own."""
+    task = asyncio.ensure_future(_aclose(stream))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+    return task
+
+
+async def _aclose(stream: Any) -> None:
+    await stream.aclose()
+
+
+class SyncUpload:
+    """A request body that can be sent once, and that knows whether it was begun.
+
+    Args:
+        stream: the caller's body.
+    """
+
+    def __init__(self, stream: Iterable[bytes]) -> None:
+        self._stream = stream
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.begun = True
+        return iter(self._stream)
+
+    def close(self) -> None:
+        """Close the caller's body where it can be closed."""
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()
+
+
+class AsyncUpload:
+    """The same for an async client.
+
+    Args:
+        stream: the caller's body.
+    """
+
+    def __init__(self, stream: AsyncIterable[bytes]) -> None:
+        self._stream = stream
+        self.begun = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.begun = True
+        iterator = aiter(self._stream)
+        while True:
+            scope = SCOPE.get()
+            part = await (anext(iterator, None) if scope is None else scope.operate(anext, iterator, None))
+            if part is None:
+                return
+            yield part
+
+    async def aclose(self) -> None:
+        """Close the caller's body where it can be closed."""
+        close = getattr(self._stream, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,169 @@
+"""The sync half: the attempts of a call through an inner transport, in the caller's thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from resilient_mw.calls.dependency import Dependency
+from resilient_mw.calls.events import Deliver, Failure, Head, Start
+from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.runtime.drive_sync import drive
+from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
+from resilient_mw.transport.library import Library
+from resilient_mw.transport.prepare import Directory
+from resilient_mw.transport.scope import SCOPE
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class SyncCalls(Generic[RequestT, ResponseT]):
+    """A transport that makes calls to dependencies, and passes every other request on.
+
+    Args:
+        library: the client library.
+        dependencies: who is called; the first one that matches a request is the one.
+        inner: the transport that sends. It is closed with this one.
+        bounded: whether each of its operations ends with the attempt.
+
+    Raises:
+        ValueError: the dependencies do not go together.
+    """
+
+    def __init__(
+        self, library: Library, dependencies: Sequence[Dependency], inner: Any, *, bounded: bool
+    ) -> None:
+        self._library = library
+        self._directory = Directory(dependencies)
+        self._inner = inner
+        self._bounded = bounded
+        self._closing = threading.Event()
+        self._lost: deque[Any] = deque()
+
+    def handle_request(self, request: RequestT) -> ResponseT:
+        """Send a request and return the response.
+
+        Raises:
+            Exception: of the library; those that are of `resilient_mw` as well are listed in `transport/errors.py`.
+        """
+        while self._lost:
+            self._lost.popleft().close()
+        asked: Any = request
+        owner = self._directory.find(asked.url)
+        response: ResponseT
+        if owner is None:
+            response = self._inner.handle_request(request)
+            return response
+        response = self._call(owner, asked)
+        return response
+
+    def _call(self, owner: DependencyOwner, request: Any) -> Any:
+        exchange = SyncExchange(
+            self._library, owner, request, self._inner, self._closing, bounded=self._bounded
+        )
+        action = drive(owner, exchange.sending.call, exchange)
+        if not isinstance(action, Deliver):
+            try:
+                raise exchange.outcome(action)
+            finally:
+                exchange.forget()
+        response = exchange.response
+        delivery = exchange.delivery(self._lost.append)
+        if delivery is not None:
+            library = self._library
+            response.stream = library.sync_body(delivery, library.transport_error, library.timeout)
+        return response
+
+    def close(self) -> None:
+        """Close the inner transport; calls that wait for their next attempt end at once with an error."""
+        self._wake()
+        self._inner.close()
+
+    def _wake(self) -> None:
+        # Another client may share this transport and go on: only those who wait now are woken.
+        closing, self._closing = self._closing, threading.Event()
+        closing.set()
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._wake()
+        self._inner.__exit__(kind, error, traceback)
+
+
+class SyncExchange(Exchange):
+    """One call: what the driver is given."""
+
+    def __init__(
+        self,
+        library: Library,
+        owner: DependencyOwner,
+        request: Any,
+        inner: Any,
+        closing: threading.Event,
+        *,
+        bounded: bool,
+    ) -> None:
+        super().__init__(library, owner, request, library.sync_upload, bounded=bounded)
+        self._inner = inner
+        self._closing = closing
+
+    def attempt(self, start: Start) -> Head | Failure:
+        """Make an attempt up to its response head."""
+        scope = self.sending.scope(start)
+        request = self.sending.attempt(start, self.sending.trace(scope).sync)
+        token = SCOPE.set(scope)
+        try:
+            response = self._inner.handle_request(request)
+        except self.library.transport_error as error:
+            failure = self.broke(error, scope)
+            if failure is None:
+                raise
+            return failure
+        finally:
+            SCOPE.reset(token)
+        return self.answered(response, scope)
+
+    def discard(self) -> None:
+        """Close the response that is kept, if there is one; read it before, where that is cheap."""
+        response, self.response = self.response, None
+        if response is None or response.is_closed:
+            return
+        try:
+            if self.bounded:
+                self._drain(response)
+        finally:
+            try:
+                response.close()
+            except self.library.transport_error:
+                pass  # It was not wanted, and its connection is gone.
+
+    def _drain(self, response: Any) -> None:
+        scope = self.draining()
+        token = SCOPE.set(scope)
+        try:
+            size = 0
+            for chunk in response.stream:
+                size += len(chunk)
+                if size > DRAIN_LIMIT:
+                    return
+        except self.library.transport_error:
+            pass
+        finally:
+            SCOPE.reset(token)
+
+    def sleep(self, until: float) -> None:
+        """Wait until an instant, or until the transport is closed."""
+        if self._closing.wait(max(0.0, until - self.owner.clock.now())):
+            raise self.closed()

@@ -1,0 +1,3 @@
+"""Makes the profiles of hypothesis known."""
+
+from tests.admission import profiles  # noqa: F401
