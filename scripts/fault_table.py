@@ -300,10 +300,14 @@ FAULTS = (
     Fault("retry_after_ignored", RETRY, "max(delay, state.spread(tried.retry_after))", "delay", (
         CALLS + "test_call.py::test_b55_retry_after_is_obeyed_and_never_shortened",
     )),
-    Fault("retry_after_shortened", RETRY,
+    Fault("jitter_lost_at_the_bound", RETRY,
         "max(delay, state.spread(tried.retry_after))",
         "max(delay, min(policy.max_retry_after, state.spread(tried.retry_after)))",
-        (CALLS + "test_call_machine.py",)),
+        (CALLS + "test_call.py::"
+         "test_b56_a_thousand_clients_that_were_told_5_s_come_back_spread_out_or_not_at_all",)),
+    Fault("retry_after_shortened", RETRY,
+        "max(delay, state.spread(tried.retry_after))", "max(delay, 0.9 * tried.retry_after)",
+        (CALLS + "test_schedules.py",)),
     Fault("retry_after_waited_for_ever", RETRY,
         "if tried.retry_after is not None and tried.retry_after > policy.max_retry_after:", "if False:",
         (CALLS + "test_call.py::test_b55_too_long_a_wait_is_given_up",)),

@@ -24,7 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from fault_table import FAULTS, Fault
+from fault_table import FAULTS as DECISION_FAULTS
+from fault_table import Fault
+from fault_table_asgi import ASGI_FAULTS
+
+FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS)
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("resilient_mw", "integrations", "tests", "pyproject.toml")
