@@ -48,7 +48,7 @@ class Channel:
     )
 
     def __init__(
-        self, receive: ASGIReceiveCallable, on_disconnect: Callable[[], None], context: Context
+        self, receive: ASGIReceiveCallable, on_disconnect: Callable[[], bool], context: Context
     ) -> None:
         self.disconnected = False
         self.paused = False
@@ -76,16 +76,30 @@ class Channel:
             if self._error is not None:
                 raise self._error
             self.listen()
-            listener = asyncio.get_running_loop().create_future()
-            self._listeners.add(listener)
-            try:
-                await listener
-            finally:
-                self._listeners.discard(listener)
+            await self._wait()
         message = self._buffer.popleft()
         self._bytes -= _size(message)
         self.listen()
         return message
+
+    async def offered_disconnect(self) -> ASGIReceiveEvent:
+        """Return the disconnect once it is offered."""
+        await self._wait()
+        return disconnect_event()
+
+    def latch(self) -> bool:
+        """Note that the caller has left; return whether whoever is receiving right now is told later.
+
+        A request that ends because of it is stopped from the outside first. Heard at the same time, the message would
+        have frameworks cancel into a clean-up that runs already.
+        """
+        if self.disconnected:
+            return False
+        self.disconnected = True
+        if self.on_disconnect():
+            return True
+        self._notify()
+        return False
 
     def offer_disconnect(self) -> bool:
         """Tell the application that its caller has left, true or not; return whether it was listening.
@@ -112,21 +126,24 @@ class Channel:
             while not self._full():
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
-                    self._latch()
+                    self.latch()
                     return
                 self._buffer.append(message)
                 self._bytes += _size(message)
                 self._notify()
         except Exception as error:  # noqa: BLE001  the application gets it from its next receive()
             self._error = error
+            self._notify()
         finally:
             self._reader = None
-            self._notify()
 
-    def _latch(self) -> None:
-        if not self.disconnected:
-            self.disconnected = True
-            self.on_disconnect()
+    async def _wait(self) -> None:
+        listener = asyncio.get_running_loop().create_future()
+        self._listeners.add(listener)
+        try:
+            await listener
+        finally:
+            self._listeners.discard(listener)
 
     def _full(self) -> bool:
         return self._bytes >= MOST_BYTES or len(self._buffer) >= MOST_MESSAGES
@@ -142,8 +159,9 @@ def disconnect_event() -> HTTPDisconnectEvent:
     return {"type": "http.disconnect"}
 
 
-def nothing() -> None:
+def nothing() -> bool:
     """Stand in where nobody wants to know of a disconnect."""
+    return False
 
 
 def _size(message: ASGIReceiveEvent) -> int:

@@ -119,9 +119,9 @@ class HttpExchange(Supervised):
             elif self._watch:
                 self._open_channel().listen()
         if message["type"] == "http.disconnect":
-            self._open_channel().offer_disconnect()
-            self._caller_left()
-        elif not message.get("more_body", False):
+            channel = self._open_channel()
+            return await channel.offered_disconnect() if channel.latch() else message
+        if not message.get("more_body", False):
             self._uploaded = True
         return message
 
@@ -237,11 +237,14 @@ class HttpExchange(Supervised):
             channel.disconnected = self.done
         return self._channel
 
-    def _caller_left(self) -> None:
+    def _caller_left(self) -> bool:
+        """End the request; return whether it ends because of this."""
         # A disconnect while the last message is on its way is the normal end of an exchange.
-        if not self._last_message:
-            self._left = True
-            self._supervisor.fire_soon(self, CancelReason.CLIENT_DISCONNECT)
+        if self._last_message or self.complete or self.done:
+            return False
+        self._left = True
+        self._supervisor.fire_soon(self, CancelReason.CLIENT_DISCONNECT)
+        return True
 
     async def _give_up(self, reason: CancelReason) -> None:
         """Have the request cancelled from inside `send`: in a callback, while the handler is suspended here."""

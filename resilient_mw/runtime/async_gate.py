@@ -47,11 +47,13 @@ class AsyncWait:
             timer.cancel()
         return guard.begin(waiter)
 
-    def abandon(self) -> None:
-        """End the wait because the caller has gone. Harmless after its end."""
-        if not self._future.done():
-            self._guard.leave(self._waiter)
-            self._future.set_result(False)
+    def abandon(self) -> bool:
+        """End the wait because the caller has gone, if it has not ended yet; return whether it did."""
+        if self._future.done():
+            return False
+        self._guard.leave(self._waiter)
+        self._future.set_result(False)
+        return True
 
     def _wake(self) -> None:
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import pytest
 
 from resilient_mw.asgi.channel import MOST_BYTES, MOST_MESSAGES, Channel, nothing
-from tests.asgi.driver import ONE_SHOT, Message, Request, hello, nothing_left, until
+from tests.asgi.driver import DISCONNECT, ONE_SHOT, Message, Request, hello, nothing_left, until
 
 
 class Source:
@@ -24,8 +24,9 @@ class Source:
         self.channel = self.open(self.request.receive)
 
     def open(self, receive: Callable[[], Any]) -> Channel:
-        def on_disconnect() -> None:
+        def on_disconnect() -> bool:
             self.told += 1
+            return False
 
         return Channel(receive, on_disconnect, Context())
 
@@ -226,3 +227,17 @@ async def test_receive_is_called_in_the_given_context() -> None:
         channel.listen()
         await until(lambda: channel.disconnected)
     assert seen == ["set"]
+
+
+async def test_a_disconnect_wakes_nobody_while_the_request_is_being_stopped() -> None:
+    """B20: a framework that hears of it at the same time cancels its scope into a clean-up that runs already."""
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    channel = Channel(messages.get, lambda: True, copy_context())  # type: ignore[arg-type]
+    pending = asyncio.create_task(channel.receive())
+    messages.put_nowait(DISCONNECT)
+    await asyncio.sleep(0.02)
+    assert channel.disconnected
+    assert not pending.done()
+    assert await channel.receive() == DISCONNECT  # who asks now, learns it
+    channel.offer_disconnect()
+    assert await pending == DISCONNECT
