@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Most tests of real servers wait rather than compute, so a few workers halve the time on two cores.
+WORKERS ?= 3
 
 SHELL := /bin/sh
 BIN := $(VENV)/bin
@@ -26,7 +28,7 @@ lab: $(VENV)/.ready-lab
 	$(BIN)/resilient-mw lab $(ARGS)
 
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -31,6 +31,8 @@ from resilient_mw.transport.scope import SCOPE, Scope
 WRITE_SIZE = 16_384
 """Bytes that are written before the time is looked at again: the library allows its timeout for every part that the
 system takes, and the system takes this much at once."""
+ASYNC_WRITE_SIZE = 262_144
+"""Bytes that are handed to the event loop at once: it copies what it could not send, again and again."""
 OVER = "the time of this attempt was over"
 
 
@@ -225,8 +227,9 @@ class AsyncStream(Bounded):
         scope = SCOPE.get()
         if scope is None:
             await self._inner.write(buffer, timeout)
-        else:
-            await scope.operate(self._inner.write, buffer, timeout)
+            return
+        for start in range(0, len(buffer), ASYNC_WRITE_SIZE):
+            await scope.operate(self._inner.write, buffer[start : start + ASYNC_WRITE_SIZE], timeout)
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -38,7 +38,7 @@ class RetryBudget:
         self._tidy_at = 0.0
 
     def call(self, now: float) -> None:
-        """Count a call that begins."""
+        """Count a call whose first attempt begins."""
         if now >= self._tidy_at:
             self._tidy_at = now + TIDY
             del self._calls[: bisect_right(self._calls, now - WINDOW)]

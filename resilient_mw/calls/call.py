@@ -134,7 +134,7 @@ class Call:
     def begin(self, now: float) -> Actions:
         """Start the call."""
         self._expect(Stage.NEW)
-        self._state.call_begins(now)
+        self._state.call_begins()
         return self._attempt(now)
 
     def resume(self, now: float) -> Actions:
@@ -237,7 +237,7 @@ class Call:
         self._attempt_until = now + timeout
         self._by_budget = left < state.timeout
         self._cut_short = left < state.fair
-        state.attempt_begins(left, retry=self.attempts > 1)
+        state.attempt_begins(now, left, retry=self.attempts > 1)
         return (Start(self.attempts, timeout, min(timeout, state.connect_timeout)),)
 
     def _expired(self, now: float, failure: Failure) -> bool:

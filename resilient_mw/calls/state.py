@@ -128,15 +128,19 @@ class DependencyState:
 
     # -- counting ------------------------------------------------------------------------------------------------------
 
-    def call_begins(self, now: float) -> None:
+    def call_begins(self) -> None:
         """Count a call."""
         self.calls += 1
-        if self.budget is not None:
-            self.budget.call(now)
 
-    def attempt_begins(self, left: float, *, retry: bool) -> None:
-        """Count an attempt; `left` is the caller's budget, in seconds."""
-        self.retries += retry
+    def attempt_begins(self, now: float, left: float, *, retry: bool) -> None:
+        """Count an attempt; `left` is the caller's budget, in seconds.
+
+        Only a call that was sent gives the retry budget its share: those that an open circuit refuses are no traffic.
+        """
+        if retry:
+            self.retries += 1
+        elif self.budget is not None:
+            self.budget.call(now)
         if left != math.inf:
             self.budgets.add(left)
 

@@ -17,7 +17,7 @@ from resilient_mw.transport.library import Library
 from resilient_mw.transport.scope import Scope
 from resilient_mw.transport.trace import Trace
 
-KEY_HEADER = "Idempotency-Key"
+KEY_HEADER = b"idempotency-key"
 MILLISECONDS = "x-request-timeout-ms"
 
 
@@ -67,13 +67,17 @@ class Sending:
         if not can_repeat(library, request.stream):
             self._stream = self._once = upload(request.stream)
         now = owner.clock.now()
-        self._caller_until = math.inf if self._header is None else now + _told(request.headers, self._header)
+        # One look at all names: asking the library for a field that is not there costs more than the rest of this.
+        names = {name.lower() for name, _ in request.headers.raw}
+        self._caller_until = math.inf
+        if self._header is not None and self._header.lower().encode("ascii") in names:
+            self._caller_until = now + _told(request.headers, self._header)
         self.call = Call(
             owner.state,
             request.method,
             deadline_at=_deadline_at(self.dependency, now),
             replayable=self._once is None,
-            keyed=bool(request.headers.get(KEY_HEADER, "").strip()),
+            keyed=KEY_HEADER in names and bool(request.headers["idempotency-key"].strip()),
         )
 
     @property

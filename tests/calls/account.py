@@ -69,7 +69,6 @@ class Account:
     # -- steps, each with the answer that it should get
 
     def begin(self, now: float, entry: Entry) -> Actions:
-        self.calls.append(now)
         return self._attempt(now, entry)
 
     def resume(self, now: float, entry: Entry) -> Actions:
@@ -152,6 +151,8 @@ class Account:
                     self.late.append(now)
                 entry.reserved = None
             self.begun.append(now)
+        else:
+            self.calls.append(now)
         self.slots += 1
         entry.attempts += 1
         entry.stage = "attempt"

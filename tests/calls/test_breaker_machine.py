@@ -188,4 +188,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(0 if PROFILE == "long" else 300)
 def test_the_breaker_is_never_wedged_and_does_what_its_policy_says() -> None:
-    run_state_machine_as_test(BreakerMachine, settings=chosen_settings())
+    run_state_machine_as_test(BreakerMachine, settings=chosen_settings(steps=24))

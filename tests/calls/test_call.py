@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -424,6 +426,23 @@ def test_b55_retry_after_is_obeyed_and_never_shortened(luck: float, outcome: Hea
     assert actions[1].until >= 3.0
 
 
+@pytest.mark.parametrize(("most", "comes_back"), [(3.0, False), (5.0, True), (60.0, True)])
+def test_b56_a_thousand_clients_that_were_told_5_s_come_back_spread_out_or_not_at_all(
+    most: float, comes_back: bool
+) -> None:
+    desk = Desk(Random(3), retry=replace(RETRY, max_retry_after=most))
+    instants = []
+    for _ in range(1000):
+        call = desk.call()
+        call.begin(0.0)
+        actions = call.head(0.0, Head(503, 5.0))
+        assert _retried(actions) is comes_back
+        instants += [action.until for action in actions if isinstance(action, Wait)]
+    if comes_back:
+        assert min(instants) >= 5.0
+        assert max(Counter(int(instant / 0.05) for instant in instants).values()) <= 50, "5 % within 50 ms"
+
+
 def test_b55_a_longer_back_off_is_kept_and_no_wait_is_an_ordinary_back_off() -> None:
     for retry_after in (0.0, 0.2, -5.0):
         call = Desk(Luck(0.5), retry=RETRY).call()
@@ -491,6 +510,16 @@ def test_a_retry_is_within_the_retry_budget_or_not_made() -> None:
     outcomes = [_retried(_after(RESET, desk=desk)) for _ in range(40)]
     assert outcomes.count(True) == 4
     assert {reason.value: count for reason, count in desk.state.retry_refusals.items()} == {"budget": 36}
+
+
+def test_calls_that_were_refused_are_no_traffic_that_retries_may_be_a_share_of() -> None:
+    desk = Desk(retry=replace(RETRY, budget_ratio=0.5, budget_per_second=0.0), bulkhead=2)
+    held = [desk.call(), desk.call()]
+    for call in held:
+        _start(call.begin(0.0))
+    for _ in range(100):
+        assert desk.call().begin(0.0) == (Refuse(Reason.BULKHEAD_FULL),)
+    assert [_retried(call.failed(0.0, RESET)) for call in held] == [True, False]
 
 
 def test_the_first_reason_is_the_one_that_is_counted() -> None:

@@ -148,7 +148,7 @@ class Schedule:
         late = [at for call, _ in self.calls for at in call.late]
         for end in set(begun) - set(late):
             inside = _within(end, begun) - _within(end, late)
-            calls = _within(end, [call.begun_at for call, _ in self.calls])
+            calls = _within(end, [call.begun_at for call, _ in self.calls if call.starts])
             assert inside <= policy.budget_ratio * calls + policy.budget_per_second * WINDOW
         assert self.state.budget is not None
         kept = self.state.budget._retries

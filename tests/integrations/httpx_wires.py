@@ -87,7 +87,8 @@ class Wire:
 
     def pool(self) -> Any:
         """The pool of the default transport."""
-        return self.transport._inner.inner._pool
+        inner = self.transport._inner
+        return getattr(inner, "inner", inner)._pool
 
 
 async def _awaited(result: Any) -> Any:

@@ -6,7 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,7 +17,7 @@ from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Phase
 from resilient_mw.core.errors import DeadlineExceeded
 from resilient_mw.runtime.context import current
-from tests.integrations.httpx_wires import Wire, every_wire, timed
+from tests.integrations.httpx_wires import KINDS, Wire, every_wire, timed
 from tests.transport.tcp_server import Connection, FullBacklog, RawServer, head
 
 BUDGET = 0.15
@@ -70,9 +70,13 @@ def never_reads(connection: Connection) -> None:
 
 
 def reads_slowly(connection: Connection) -> None:
-    while connection.sock.recv(4096) and not connection.server.over.wait(0.02):
+    """Often enough that no single write has to wait for long."""
+    while connection.sock.recv(1_000_000) and not connection.server.over.wait(0.03):
         pass
 
+
+LARGE = b"x" * 30_000_000
+"""More than the buffers of both ends take."""
 
 FAULTS: dict[str, tuple[Callable[[Connection], None], Phase, dict[str, Any]]] = {
     "never-answers": (never_answers, Phase.HEAD, {}),
@@ -81,9 +85,21 @@ FAULTS: dict[str, tuple[Callable[[Connection], None], Phase, dict[str, Any]]] = 
     "drips-chunks": (drips_chunks, Phase.BODY, {}),
     "stalls-in-the-body": (stalls_in_the_body, Phase.BODY, {}),
     "never-stops": (never_stops, Phase.BODY, {}),
-    "never-reads": (never_reads, Phase.WRITE, {"method": "PUT", "content": b"x" * 30_000_000}),
-    "reads-slowly": (reads_slowly, Phase.WRITE, {"method": "PUT", "content": b"x" * 30_000_000}),
+    "never-reads": (never_reads, Phase.WRITE, {"method": "PUT", "content": LARGE}),
+    "reads-slowly": (reads_slowly, Phase.WRITE, {"method": "PUT", "content": LARGE}),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """Make every client's first call before the clock is watched: it imports half of its library."""
+    for kind in KINDS:
+        with RawServer(answers) as server:
+            wire = Wire(kind).open(
+                [dependency(server.url, total_timeout=30.0, connect_timeout=10.0, timeout=10.0)]
+            )
+            assert wire.get(server.url + "/").status_code == 200
+            wire.shut()
 
 
 def expired_in(
@@ -219,6 +235,40 @@ def test_a_body_that_is_read_bit_by_bit_by_the_caller(wire: Wire) -> None:
         expired_in(Phase.BODY, wire, read_some)
 
 
+@every_wire
+def test_a_body_that_stalls_after_a_late_head(wire: Wire) -> None:
+    def late(connection: Connection) -> None:
+        connection.request()
+        connection.server.over.wait(0.35)
+        connection.send(head(200, 1000) + b"x")
+        connection.hang()
+
+    with RawServer(late) as server:
+        wire.open([dependency(server.url)])
+        expired_in(Phase.BODY, wire, lambda: wire.get(server.url + "/"), budget=0.4)
+
+
+@every_wire
+def test_a_body_of_a_transport_that_knows_no_timeouts(wire: Wire) -> None:
+    """What cannot be interrupted between its parts ends after one of them."""
+    bases = (wire.lib.SyncByteStream, wire.lib.AsyncByteStream)
+
+    class Slow(*bases):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[bytes]:
+            for _ in range(100):
+                Event().wait(0.02)
+                yield b"x"
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for part in self:
+                yield part
+
+    wire.open(
+        [dependency("http://127.0.0.1")], wire.handler(lambda request: wire.lib.Response(200, stream=Slow()))
+    )
+    expired_in(Phase.BODY, wire, lambda: wire.get("http://127.0.0.1/"))
+
+
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the resolver answers: a list of addresses, an error, or a callable that takes its time."""
@@ -271,6 +321,22 @@ def test_a_name_without_an_address(wire: Wire, names: dict[str, Any], wrong: Any
     wire.open([dependency("http://prices.test")])
     with pytest.raises(wire.lib.ConnectError, match=r"prices\.test"):
         wire.get("http://prices.test/")
+
+
+@every_wire
+def test_the_steps_of_connecting_share_one_time(wire: Wire, names: dict[str, Any]) -> None:
+    def slow() -> list[str]:
+        server.over.wait(0.35)
+        return ["127.0.0.1"]
+
+    names["prices.test"] = slow
+    with RawServer(never_reads) as server:
+        url = f"https://prices.test:{server.port}"
+        wire.open([dependency(url, connect_timeout=0.4)])
+        error, took = timed(lambda: wire.get(url + "/"))
+        assert isinstance(error, wire.lib.ConnectTimeout)
+        assert "phase tls" in error.__notes__[0]
+        assert took < 0.4 + 0.25
 
 
 @every_wire

@@ -96,7 +96,7 @@ def test_a_call_that_runs_out_of_time_leaves_the_others_on_its_connection_alone(
         patient = [asyncio.ensure_future(wire.client.get(peer + "/after/0.3")) for _ in range(3)]
         await asyncio.gather(impatient(), impatient())
         assert [response.status_code for response in await asyncio.gather(*patient)] == [200] * 3
-        assert len(wire.transport._inner._pool.connections) == 1
+        assert len(wire.pool().connections) == 1
 
     wire.run(scenario())
     owner: Any = dependency.owner[0]
