@@ -8,8 +8,8 @@ ASGI_FAULTS = (
     Fault(
         "asgi_b01",
         "resilient_mw/asgi/exchange.py",
-        "        if not self._last_message:\n",
-        "        if True:\n",
+        "        if self._last_message or self.complete or self.done:\n            return False\n",
+        "",
         (
             "tests/asgi/test_exchange.py::test_a_disconnect_while_the_last_message_is_on_its_way_cancels_nothing",
         ),
@@ -469,9 +469,16 @@ ASGI_FAULTS = (
     Fault(
         "asgi_latch",
         "resilient_mw/asgi/channel.py",
-        "        if not self.disconnected:\n            self.disconnected = True\n            self.on_disconnect()\n",
-        "        self.on_disconnect()\n",
+        "        if self.disconnected:\n            return False\n        self.disconnected = True\n",
+        "",
         ("tests/asgi/test_channel.py::test_a_disconnect_told_once_reaches_every_receiver",),
+    ),
+    Fault(
+        "asgi_listeners_woken_while_the_request_is_stopped",
+        "resilient_mw/asgi/channel.py",
+        "        if self.on_disconnect():\n            return True\n",
+        "        self.on_disconnect()\n",
+        ("tests/asgi/test_channel.py::test_a_disconnect_wakes_nobody_while_the_request_is_being_stopped",),
     ),
     Fault(
         "asgi_server_error",

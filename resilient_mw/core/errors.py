@@ -30,7 +30,9 @@ class DeadlineExceeded(ResilienceError, TimeoutError):
 
 
 class CallRefused(ResilienceError):
-    """Raised when a call to a dependency was refused on this side of the wire: nothing was sent.
+    """Raised when an attempt to call a dependency was refused on this side of the wire.
+
+    The message says whether attempts had been made before it.
 
     Attributes:
         reason: `Reason.CIRCUIT_OPEN`, `BULKHEAD_FULL` or `INSUFFICIENT_BUDGET`.

@@ -110,8 +110,8 @@ class DependencySnapshot:
     Attributes:
         dependency: its name.
         calls: logical calls.
-        attempts: ended attempts by outcome: `2xx` to `5xx`, `answered` (a body that was delivered to its end),
-            `error`, `timeout`, `body` (cut off in the body), `cancelled`.
+        attempts: ended attempts by outcome: `2xx` to `5xx`, `error`, `timeout`, `body` (cut off in the body),
+            `cancelled`.
         retries: attempts after the first one of a call.
         refused: attempts that were refused here, by reason.
         retries_refused: retries that were not made, by reason.
