@@ -128,7 +128,8 @@ class BreakerMachine(RuleBasedStateMachine):
                 if len(self.trials) >= Breaker.MOST_LOST * self.policy.trials:
                     del self.trials[0]
                 self.trials.append((permit, self.now + LEASE))
-        assert self.passed + self._under_way() <= self.policy.trials
+        # A lost trial may succeed late, while its place is taken: it counts, and holds none.
+        assert self._under_way() <= self.policy.trials
         self._check()
         return permit
 

@@ -239,13 +239,13 @@ def test_a_body_that_is_read_bit_by_bit_by_the_caller(wire: Wire) -> None:
 def test_a_body_that_stalls_after_a_late_head(wire: Wire) -> None:
     def late(connection: Connection) -> None:
         connection.request()
-        connection.server.over.wait(0.35)
+        connection.server.over.wait(0.2)
         connection.send(head(200, 1000) + b"x")
         connection.hang()
 
     with RawServer(late) as server:
         wire.open([dependency(server.url)])
-        expired_in(Phase.BODY, wire, lambda: wire.get(server.url + "/"), budget=0.4)
+        expired_in(Phase.BODY, wire, lambda: wire.get(server.url + "/"), budget=0.6)
 
 
 @every_wire

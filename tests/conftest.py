@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+import signal
+import threading
+
+# Some tests send themselves, or a process of theirs, what Ctrl-C sends. A runner in the background has that signal ignored,
+# and so would everything it starts.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
