@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -42,9 +44,13 @@ def peer() -> Iterator[str]:
             pass_fds=[listener.fileno()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         ) as process:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            process.kill()
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                # Its worker is a process of its own, which would outlive a parent that is killed alone.
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def open_wire(wire: Wire, peer: str, **keywords: Any) -> Dependency:
