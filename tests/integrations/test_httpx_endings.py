@@ -275,6 +275,32 @@ def test_b64_many_expired_calls_of_threads_do_not_eat_the_pool(wire: Wire) -> No
         assert snapshot(dependency).expired
 
 
+@every_wire
+def test_b64_nobody_waits_in_the_queue_of_the_pool_itself(wire: Wire) -> None:
+    with RawServer(stalls_then_serves) as server:
+        wire.open([Dependency("prices", match=f"{server.url}/*", retry=None)], **one_connection(wire))
+        first = wire.send("GET", server.url + "/half")
+        if wire.is_async:
+
+            async def second_call() -> Any:
+                call = asyncio.ensure_future(wire.client.get(server.url + "/second"))
+                await asyncio.sleep(0.05)
+                seen.append(repr(wire.pool()))
+                await first.aclose()
+                return await call
+
+            seen: list[str] = []
+            assert wire.run(second_call()).content == b"ok"
+        else:
+            with ThreadPoolExecutor(1) as thread:
+                call = thread.submit(wire.client.get, server.url + "/second")
+                server.over.wait(0.05)
+                seen = [repr(wire.pool())]
+                first.close()
+                assert call.result().content == b"ok"
+        assert "1 active, 0 queued" in seen[0]
+
+
 # -- interrupted -------------------------------------------------------------------------------------------------------------
 
 
@@ -303,8 +329,9 @@ def test_an_interruption_in_the_body_closes_it(wire: Wire) -> None:
 
     dependency = prices("http://prices.test")
     wire.open([dependency], wire.handler(lambda request: wire.lib.Response(200, stream=Stream())))
+    response = wire.send("GET", "http://prices.test/")
     with pytest.raises(Interrupted):
-        wire.get("http://prices.test/")
+        wire.read(response)
     assert closed == ["close"]
     assert snapshot(dependency).in_use == 0
     assert snapshot(dependency).attempts == {"cancelled": 1}
