@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check format bench clean
+.PHONY: help lab test check format bench prove clean
 
 help:
 	@echo "make lab      break a real service on purpose, with and without protection (report: lab-report.html)"
@@ -21,6 +21,7 @@ help:
 	@echo "make check    lint, types, floors, build"
 	@echo "make format   let ruff lay out the code"
 	@echo "make bench    measure what the middleware costs"
+	@echo "make prove    run the state machines with 200,000 examples each (hours)"
 	@echo "make clean    remove $(VENV) and everything that was built"
 	@echo "Pass options with ARGS, another interpreter with PYTHON (now: $(PYTHON))."
 
@@ -44,6 +45,9 @@ format: $(VENV)/.ready-dev
 
 bench: $(VENV)/.ready-test
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+prove: $(VENV)/.ready-test
+	$(BIN)/python scripts/prove.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
