@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from resilient_mw.calls.config import BreakerPolicy
+from resilient_mw.core.snapshot import Transition
 
 if TYPE_CHECKING:
     from random import Random
@@ -30,20 +31,6 @@ class BreakerState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One change of state.
-
-    Attributes:
-        at: the instant.
-        before, after: the states.
-    """
-
-    at: float
-    before: BreakerState
-    after: BreakerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +164,7 @@ class Breaker:
                 self._change(now, BreakerState.CLOSED)
 
     def _change(self, now: float, after: BreakerState) -> None:
-        self.transitions.append(Transition(now, self.state, after))
+        self.transitions.append(Transition(now, self.state.value, after.value))
         key = (self.state.value, after.value)
         self.counts[key] = self.counts.get(key, 0) + 1
         self.state = after

@@ -11,6 +11,8 @@ from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.match import MatchRule, Target, parse_rule
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.errors import ResilienceWarning
+from resilient_mw.core.ports import DependencySource
+from resilient_mw.core.snapshot import DependencySnapshot
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -56,7 +58,7 @@ class Dependency:
     deadline_header: str | None = field(default="X-Request-Timeout-Ms", kw_only=True)
     trusted: bool = field(default=True, kw_only=True)
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
-    owner: list[object] = field(default_factory=list, init=False, repr=False)
+    owner: list[DependencySource] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""
 
     def __post_init__(self) -> None:
@@ -128,6 +130,18 @@ class Dependency:
     def matches(self, target: Target) -> bool:
         """Return whether a request goes to this dependency."""
         return any(rule.matches(target) for rule in self.rules)
+
+    def snapshot(self) -> DependencySnapshot:
+        """Return the figures of this instant: calls, attempts, what is in use, and how the circuit has changed.
+
+        Raises:
+            RuntimeError: no transport was made with this dependency object.
+        """
+        if not self.owner:
+            raise RuntimeError(
+                f"Dependency({self.name!r}) has no figures yet: make a transport with this very object first"
+            )
+        return self.owner[0].snapshot()
 
 
 def check_dependencies(dependencies: Sequence[Dependency]) -> tuple[Dependency, ...]:

@@ -22,6 +22,7 @@ def dependency_snapshot(name: str, state: DependencyState) -> DependencySnapshot
         bulkhead=state.bulkhead,
         breaker=None if breaker is None else breaker.state.value,
         transitions=transitions,
+        recent_transitions=() if breaker is None else tuple(breaker.transitions),
         seconds=_copy(state.seconds),
         budgets=_copy(state.budgets),
     )

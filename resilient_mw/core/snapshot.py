@@ -104,6 +104,20 @@ class AppSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of a circuit breaker's state.
+
+    Attributes:
+        at: the instant, in monotonic seconds.
+        before, after: `closed`, `open` or `half_open`.
+    """
+
+    at: float
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class DependencySnapshot:
     """The figures of one dependency since the start. Counts only grow.
 
@@ -120,6 +134,7 @@ class DependencySnapshot:
         bulkhead: most attempts at once; None: no bound.
         breaker: the state of the circuit; None: there is none.
         transitions: changes of the circuit's state, by (before, after).
+        recent_transitions: the last 32 of them, oldest first.
         seconds: how long attempts took that say how long one usually takes.
         budgets: what callers had left when an attempt began.
     """
@@ -135,5 +150,6 @@ class DependencySnapshot:
     bulkhead: int | None
     breaker: str | None
     transitions: Mapping[tuple[str, str], int]
+    recent_transitions: tuple[Transition, ...]
     seconds: Histogram
     budgets: Histogram

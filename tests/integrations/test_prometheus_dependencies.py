@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core import ports
-from resilient_mw.core.snapshot import BUCKETS, DependencySnapshot, Histogram
+from resilient_mw.core.snapshot import BUCKETS, DependencySnapshot, Histogram, Transition
 from resilient_mw.runtime.context import current
 from resilient_mw_integrations.httpx import CallRefused, ResilientTransport
 from resilient_mw_integrations.prometheus import install
@@ -76,6 +76,7 @@ def complete(factor: int = 1, breaker: str | None = "open", bulkhead: int | None
         bulkhead=bulkhead,
         breaker=breaker,
         transitions={("closed", "open"): 10 * factor},
+        recent_transitions=(Transition(1.0, "closed", "open"),),
         seconds=times(0.002),
         budgets=times(0.3, 0.3),
     )

@@ -23,6 +23,7 @@ from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import DELIVER, Action, Expire, Failure, Head, Phase, Refuse, Start
 from resilient_mw.core import ports
 from resilient_mw.core.rejection import Reason
+from resilient_mw.core.snapshot import Transition
 from resilient_mw.runtime import drive_async, drive_sync
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
@@ -376,7 +377,7 @@ def test_everybody_gets_the_same_owner_even_at_the_first_instant() -> None:
 
 def test_a_foreign_owner_is_an_error() -> None:
     dependency = _dependency()
-    dependency.owner.append("somebody")
+    dependency.owner.append("somebody")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="'prices' is owned by 'somebody'"):
         owner_of(dependency)
 
@@ -431,3 +432,17 @@ def test_no_deadline_is_no_bound() -> None:
     call = Call(owner.state, "GET")
     assert owner.begin(call) == (Start(1, math.inf, 0.5),)
     assert owner.budget(call) == math.inf
+
+
+def test_a_dependency_tells_its_figures() -> None:
+    dependency = Dependency("prices", "http://prices/*", breaker=BreakerPolicy(window=2, minimum_calls=1))
+    with pytest.raises(RuntimeError, match=r"Dependency\('prices'\) has no figures yet: make a transport"):
+        dependency.snapshot()
+    breaker = owner_of(dependency).state.breaker
+    assert breaker is not None
+    permit = breaker.ask(1.5)
+    assert permit is not None
+    breaker.record(1.5, permit, failed=True)
+    snapshot = dependency.snapshot()
+    assert (snapshot.dependency, snapshot.breaker, snapshot.calls) == ("prices", "open", 0)
+    assert snapshot.recent_transitions == (Transition(1.5, "closed", "open"),)
