@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from resilient_mw.lab.processes import allow_many_connections, announce, exit_with_parent
-from resilient_mw.lab.settings import AppSettings, open_socket, read_settings
+from resilient_mw.lab.settings import STATE_PATH, AppSettings, open_socket, read_settings
 
 
 def build(settings: AppSettings) -> FastAPI:
-    """Make the application, with the middleware if the step has a policy."""
+    """Make the application, with what the step gives it of ours."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -26,11 +26,24 @@ def build(settings: AppSettings) -> FastAPI:
         yield
 
     app = FastAPI(lifespan=lifespan, openapi_url=None)
-    # No proxy from the environment, and no bound but the worker threads: the step decides what limits the
-    # calls.
-    client = httpx.Client(
-        timeout=settings.timeout, trust_env=False, limits=httpx.Limits(max_connections=None)
-    )
+    # No proxy from the environment, and no bound but the worker threads: the step decides what limits the calls.
+    limits = httpx.Limits(max_connections=None)
+    transport = None
+    if settings.protected:
+        # Imported here, so that nothing of ours is in the process of a step that goes without.
+        from resilient_mw.asgi import ResilienceMiddleware
+        from resilient_mw.lab.protections import Protections
+
+        protections = Protections(settings)
+        transport = protections.transport(limits)
+
+        @app.get(STATE_PATH, response_model=None)
+        async def state() -> JSONResponse:
+            return JSONResponse(protections.state())
+
+        if protections.policy is not None:
+            app.add_middleware(ResilienceMiddleware, policy=protections.policy)
+    client = httpx.Client(timeout=settings.timeout, trust_env=False, limits=limits, transport=transport)
 
     def endpoint_for(address: str) -> Callable[[], JSONResponse]:
         def endpoint() -> JSONResponse:
@@ -50,12 +63,6 @@ def build(settings: AppSettings) -> FastAPI:
     def health() -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
-    if settings.policy is not None:
-        # Imported here, so that nothing of ours is in the process of a step that goes without.
-        from resilient_mw import ServerPolicy
-        from resilient_mw.asgi import ResilienceMiddleware
-
-        app.add_middleware(ResilienceMiddleware, policy=ServerPolicy(**settings.policy))
     return app
 
 

@@ -12,7 +12,7 @@ from flask import Flask, jsonify
 from flask.typing import ResponseReturnValue
 
 from resilient_mw.lab.processes import allow_many_connections, announce, exit_with_parent
-from resilient_mw.lab.settings import AppSettings, open_socket, read_settings
+from resilient_mw.lab.settings import STATE_PATH, AppSettings, open_socket, read_settings
 
 SWITCH_INTERVAL = 0.0001
 """Seconds after which a thread that waits for the interpreter asks the running one to give way.
@@ -25,13 +25,22 @@ steps are about workers that are taken, not about that loop.
 
 
 def build(settings: AppSettings) -> Flask:
-    """Make the application, with the middleware if the step has a policy."""
+    """Make the application, with what the step gives it of ours."""
     app = Flask("resilient_mw_lab")
-    # No proxy from the environment, and no bound but the worker threads: the step decides what limits the
-    # calls.
-    client = httpx.Client(
-        timeout=settings.timeout, trust_env=False, limits=httpx.Limits(max_connections=None)
-    )
+    # No proxy from the environment, and no bound but the worker threads: the step decides what limits the calls.
+    limits = httpx.Limits(max_connections=None)
+    transport = None
+    if settings.protected:
+        # Imported here, so that nothing of ours is in the process of a step that goes without.
+        from resilient_mw.lab.protections import Protections
+        from resilient_mw.wsgi import ResilienceMiddleware
+
+        protections = Protections(settings)
+        transport = protections.transport(limits)
+        app.add_url_rule(STATE_PATH, "state", protections.state)
+        if protections.policy is not None:
+            app.wsgi_app = ResilienceMiddleware(app.wsgi_app, protections.policy)  # type: ignore[method-assign]
+    client = httpx.Client(timeout=settings.timeout, trust_env=False, limits=limits, transport=transport)
 
     def endpoint(address: str) -> ResponseReturnValue:
         try:
@@ -46,13 +55,6 @@ def build(settings: AppSettings) -> Flask:
     def health() -> ResponseReturnValue:
         return jsonify(status="ok")
 
-    if settings.policy is not None:
-        # Imported here, so that nothing of ours is in the process of a step that goes without.
-        from resilient_mw import ServerPolicy
-        from resilient_mw.wsgi import ResilienceMiddleware
-
-        policy = ServerPolicy(**settings.policy)
-        app.wsgi_app = ResilienceMiddleware(app.wsgi_app, policy)  # type: ignore[method-assign]
     return app
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resilient_mw.lab.records import OUTCOMES, Outcome, Record
+from resilient_mw.lab.records import OUTCOMES, Change, Outcome, Record
 
 WIDE = 1000
 HALF = 490
@@ -91,17 +91,22 @@ class Plot:
                 f'<text class="tick" x="{self.left - 8}" y="{y + 4:.1f}" text-anchor="end">'
                 f"{_number(tick * self.factor)}{unit}</text>"
             )
-        parts += [
+        parts += self.seconds_axis()
+        return picture(self.width, self.height, "".join(parts) + content, label)
+
+    def seconds_axis(self) -> list[str]:
+        """Return the labels of the time axis."""
+        labels = [
             f'<text class="tick" x="{self.x(second):.1f}" y="{self.height - self.bottom + 18}" '
             f'text-anchor="middle">{_number(second)}</text>'
             for second in nice_ticks(self.seconds, 8 if self.width > HALF else 5)
             if second <= self.seconds * 1.0001
         ]
-        parts.append(
+        labels.append(
             f'<text class="tick" x="{self.width - self.right}" y="{self.height - 3}" text-anchor="end">'
             "seconds after the first request</text>"
         )
-        return picture(self.width, self.height, "".join(parts) + content, label)
+        return labels
 
 
 def picture(width: int, height: int, content: str, label: str) -> str:
@@ -192,6 +197,24 @@ def calls_per_second(counts: Sequence[int], last_due: float, label: str) -> str:
         "last user arrives</text>"
     )
     return plot.svg("".join(parts), label)
+
+
+def circuit(changes: Sequence[Change], seconds: float, label: str) -> str:
+    """Draw the states of a circuit breaker, which begins closed, one after the other."""
+    plot = Plot(WIDE, 78, seconds, (0.0, 1.0))
+    parts, state, since = [], "closed", 0.0
+    for at, after in [*((change.at, change.after) for change in changes), (seconds, "")]:
+        x, width = plot.x(since), plot.x(min(at, seconds)) - plot.x(since)
+        parts.append(
+            f"<g><title>{state}, {since:.1f} to {at:.1f} s</title>"
+            f'<rect class="fill {state}" x="{x:.1f}" y="4" width="{max(1.0, width - 1):.1f}" height="26"/>'
+        )
+        if width > 8 * len(state):
+            parts.append(f'<text class="in {state}" x="{x + 8:.1f}" y="21.5">{state}</text>')
+        parts.append("</g>")
+        state, since = after, at
+    parts += plot.seconds_axis()
+    return picture(plot.width, plot.height, "".join(parts), label)
 
 
 def shares(rows: Sequence[tuple[str, str, Sequence[tuple[Outcome, int]]]], label: str) -> str:

@@ -18,13 +18,14 @@ from resilient_mw.lab.report import render
 from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.runner import run_step
 from resilient_mw.lab.stacks import ASGI, WSGI, Stack
-from resilient_mw.lab.steps import PLANNED, STEPS, Step, select
+from resilient_mw.lab.step import Step
+from resilient_mw.lab.steps import PLANNED, STEPS, select
 
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = """\
 Break a real service on purpose and show what the protections change. Starts real processes on 127.0.0.1: a
-price service, an application that calls it, and a load generator; takes about two minutes for all steps.
+price service, an application that calls it, and a load generator; takes about six minutes for all steps.
 """
 
 

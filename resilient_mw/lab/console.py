@@ -13,7 +13,7 @@ from typing import TextIO
 from resilient_mw.lab.expectations import show
 from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.runner import Progress
-from resilient_mw.lab.steps import PlannedStep
+from resilient_mw.lab.step import PlannedStep
 
 PLAIN_EVERY = 5.0
 BAR_WIDTH = 20

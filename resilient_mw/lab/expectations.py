@@ -84,3 +84,30 @@ class Expectation:
         passed = seen is not None and (seen <= bound if self.relation == "<=" else seen >= bound)
         expected = f"{_SIGNS[self.relation]} {show(self.figure, bound)}"
         return Verdict(self.label, self.published, expected, show(self.figure, seen), passed)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderExpectation:
+    """What must have happened, in which order, whatever the length of the load.
+
+    Attributes:
+        text: name of the text that says what happened.
+        label: what it is about, for the table.
+        order: what it must be.
+        published: what others saw.
+    """
+
+    text: str
+    label: str
+    order: str
+    published: str
+
+    def judge(self, texts: Mapping[str, str]) -> Verdict:
+        """Compare. A text that is missing is a miss."""
+        seen = texts.get(self.text, "none")
+        passed = seen == self.order
+        words = "in this order"
+        # The long text stands once, and a second time only if it is another one.
+        return Verdict(
+            f"{self.label}: {self.order}", self.published, words, words if passed else seen, passed
+        )

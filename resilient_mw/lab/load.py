@@ -20,7 +20,7 @@ from typing import Any
 
 from resilient_mw.lab.processes import allow_many_connections, announce, exit_with_parent
 from resilient_mw.lab.records import OUTCOMES, Record
-from resilient_mw.lab.steps import Load
+from resilient_mw.lab.step import Load
 from resilient_mw.lab.wire import WIRE_ERRORS, exchange, request_bytes
 
 HEAD_START = 0.2

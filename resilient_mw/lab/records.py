@@ -1,4 +1,4 @@
-"""What became of every request, and the figures made of it. Pure."""
+"""What became of every request and of every circuit, and the figures made of it. Pure."""
 
 from __future__ import annotations
 
@@ -48,6 +48,19 @@ class Record(NamedTuple):
         return bool(self.reason) and self.retry_after is not None and self.retry_after.isdecimal()
 
 
+class Change(NamedTuple):
+    """One change of a circuit breaker's state.
+
+    Attributes:
+        at: seconds after the first request was due.
+        before, after: the states, for a reader.
+    """
+
+    at: float
+    before: str
+    after: str
+
+
 def percentile(values: Iterable[float], share: float) -> float | None:
     """Return the nearest-rank percentile (`share` from 0 to 1), None of no values."""
     ordered = sorted(values)
@@ -64,11 +77,14 @@ def load_figures(kind: str, records: Sequence[Record]) -> dict[str, float | None
     mine = [record for record in records if record.kind == kind]
     by_outcome = {outcome: [r.latency for r in mine if r.outcome == outcome] for outcome in OUTCOMES}
     served, refused = by_outcome["served"], by_outcome["refused"]
+    explained = sum(record.explained for record in mine if record.outcome == "refused")
     figures: dict[str, float | None] = {
         "sent": len(mine),
         **{outcome: len(latencies) for outcome, latencies in by_outcome.items()},
         "lost": len(mine) - len(served),
-        "unexplained": sum(1 for record in mine if record.outcome == "refused" and not record.explained),
+        "neither": len(mine) - len(served) - len(refused),
+        "explained": explained,
+        "unexplained": len(refused) - explained,
         "p50": percentile((record.latency for record in mine), 0.50),
         "p99": percentile((record.latency for record in mine), 0.99),
         "served_p50": percentile(served, 0.50),

@@ -10,7 +10,7 @@ from resilient_mw.lab import charts
 from resilient_mw.lab.expectations import show
 from resilient_mw.lab.records import OUTCOMES, Record, per_second
 from resilient_mw.lab.results import StepResult
-from resilient_mw.lab.steps import PlannedStep
+from resilient_mw.lab.step import PlannedStep
 from resilient_mw.lab.style import STYLE
 
 _ABOUT = (
@@ -160,7 +160,10 @@ def _section(result: StepResult) -> str:
         )
     figures = [_latency(result)]
     figures += [_outcomes(result, load.kind) for load in step.loads]
-    figures += [_calls(result, name) for name in result.dependencies]
+    for name in result.dependencies:
+        figures.append(_calls(result, name))
+        if result.changes.get(name):
+            figures.append(_circuit(result, name))
     return (
         f"<section>\n{opening}\n<h2>{_escape(result.finding())}</h2>\n"
         f'<p class="story">{_escape(step.story)}</p>\n'
@@ -199,6 +202,11 @@ def _calls(result: StepResult, name: str) -> str:
     seconds = max(math.ceil(result.length), math.floor(max(log.arrivals, default=0.0)) + 1)
     counts = per_second(log.arrivals, seconds)
     return _figure(caption, charts.calls_per_second(counts, result.last_due, caption), wide=True)
+
+
+def _circuit(result: StepResult, name: str) -> str:
+    caption = f"The circuit breaker of \u201c{name}\u201d: {result.texts()[f'{name}_breaker_log']}"
+    return _figure(caption, charts.circuit(result.changes[name], result.length, caption), wide=True)
 
 
 def _figure(caption: str, content: str, *, wide: bool) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from resilient_mw.lab.expectations import Figures, Verdict, show
-from resilient_mw.lab.records import Record, load_figures
-from resilient_mw.lab.steps import Step
+from resilient_mw.lab.records import Change, Record, load_figures
+from resilient_mw.lab.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,21 @@ class DependencyLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What was still in hand some time after the last request was due.
+
+    Attributes:
+        at: seconds after the first request was due.
+        requests: that the application ran or let wait.
+        calls: that the dependencies had not answered.
+    """
+
+    at: float
+    requests: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """One run of a step.
 
@@ -32,6 +47,8 @@ class StepResult:
         length: seconds of load; shorter than the step's own in a quick run.
         records: every request, by due time.
         dependencies: by name.
+        changes: of the application's circuit breakers, by dependency.
+        settled: what was still in hand, if the step looks at that.
         error: why the lab could not run it; then there is nothing else.
     """
 
@@ -39,6 +56,8 @@ class StepResult:
     length: float
     records: Sequence[Record] = ()
     dependencies: Mapping[str, DependencyLog] = field(default_factory=dict)
+    changes: Mapping[str, Sequence[Change]] = field(default_factory=dict)
+    settled: Settled | None = None
     error: str | None = None
 
     @property
@@ -52,24 +71,53 @@ class StepResult:
         return max((record.due for record in self.records), default=0.0)
 
     def figures(self) -> Figures:
-        """Return every figure by name: `<load>_...` and `<dependency>_...`; times are in seconds."""
+        """Return every figure by name: `<load>_...`, `<dependency>_...`, and what was in hand; times are in seconds."""
         figures: dict[str, float | None] = {}
         for load in self.step.loads:
             figures |= load_figures(load.kind, self.records)
-        for name, log in self.dependencies.items():
-            after = max(log.arrivals, default=0.0) - self.last_due
+            figures[f"{load.kind}_refused_at_rest"] = self._refused_at_rest(load.kind)
+        for name, seen in self.dependencies.items():
+            after = max(seen.arrivals, default=0.0) - self.last_due
             figures |= {
-                f"{name}_{key}": log.counts[key] for key in ("received", "answered", "abandoned", "peak")
+                f"{name}_{key}": seen.counts[key] for key in ("received", "answered", "abandoned", "peak")
             }
             figures[f"{name}_after_load"] = max(0.0, after)
+        if self.settled is not None:
+            at = self.settled.at
+            figures["app_in_hand"], figures["calls_in_hand"] = self.settled.requests, self.settled.calls
+            figures["calls_late"] = sum(
+                instant > at for seen in self.dependencies.values() for instant in seen.arrivals
+            )
         return figures
+
+    def texts(self) -> dict[str, str]:
+        """Return what is no number, by name: the states of each circuit, and when it changed."""
+        texts = {}
+        for name, changes in self.changes.items():
+            texts[f"{name}_breaker"] = ", ".join(["closed", *(change.after for change in changes)])
+            log = ", ".join(f"{change.after} at {change.at:.1f} s" for change in changes)
+            texts[f"{name}_breaker_log"] = log or "its circuit stayed closed"
+        return texts
+
+    def _refused_at_rest(self, kind: str) -> int:
+        """Count the refused requests that were due after the last change of a circuit."""
+        last = max((change.at for changes in self.changes.values() for change in changes), default=0.0)
+        return sum(
+            record.due > last
+            for record in self.records
+            if record.kind == kind and record.outcome == "refused"
+        )
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each expectation of the step; none if it could not run."""
         if self.error is not None:
             return []
         figures = self.figures()
-        return [expectation.judge(figures, self.share) for expectation in self.step.expectations]
+        texts = self.texts()
+        return [
+            *(each.judge(figures, self.share) for each in self.step.expectations),
+            *(each.judge(texts) for each in self.step.texts),
+        ]
 
     @property
     def passed(self) -> bool:
@@ -81,7 +129,7 @@ class StepResult:
         if self.error is not None:
             return f"{self.step.title}: could not be run"
         shown = {name: show(name, value) for name, value in self.figures().items()}
-        return self.step.finding.format_map(shown)
+        return self.step.finding.format_map(shown | self.texts())
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -102,10 +150,13 @@ class StepResult:
             "error": self.error,
             "length": self.length,
             "figures": dict(self.figures()),
+            "texts": self.texts(),
             "verdicts": verdicts,
             "dependencies": {
                 name: {"counts": dict(log.counts), "arrivals": list(log.arrivals)}
                 for name, log in self.dependencies.items()
             },
+            "changes": {name: [change._asdict() for change in each] for name, each in self.changes.items()},
+            "settled": None if self.settled is None else asdict(self.settled),
             "requests": [record._asdict() | {"outcome": record.outcome} for record in self.records],
         }

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from resilient_mw.lab.processes import Child, Children, LabError
-from resilient_mw.lab.records import Record
-from resilient_mw.lab.results import DependencyLog, StepResult
-from resilient_mw.lab.settings import AppSettings
+from resilient_mw.lab.records import Change, Record
+from resilient_mw.lab.results import DependencyLog, Settled, StepResult
+from resilient_mw.lab.settings import STATE_PATH, AppSettings
 from resilient_mw.lab.stacks import Stack
-from resilient_mw.lab.steps import Action, Step
+from resilient_mw.lab.step import Action, Step
 from resilient_mw.lab.wire import WIRE_ERRORS, exchange, request_bytes
 
 SPARE = 60.0
@@ -25,6 +25,8 @@ ASK_EVERY = 0.5
 ASK_TIME = 5.0
 AFTER_WATCH = 4.0
 """Seconds after the watch in which one more call proves that they go on: they come in bursts."""
+SILENCE = 1.0
+"""Seconds after everything must have ended, in which no call may come."""
 
 
 @dataclass(slots=True)
@@ -92,10 +94,15 @@ async def _run(
         routes={path: f"http://127.0.0.1:{ports[name]}/price" for path, name in step.app.routes.items()},
         timeout=step.app.timeout,
         policy=step.app.policy,
+        calls={
+            name: {"match": f"http://127.0.0.1:{ports[name]}/*", **arguments}
+            for name, arguments in step.app.calls.items()
+        },
     )
     app, hello = await children.start(stack.module, f"--settings={settings.to_argument()}")
-    await _answers(app, hello["port"])
-    plan = {"port": hello["port"], "length": length, "loads": [asdict(load) for load in step.loads]}
+    app_port: int = hello["port"]
+    await _answers(app, app_port)
+    plan = {"port": app_port, "length": length, "loads": [asdict(load) for load in step.loads]}
     generator, hello = await children.start("resilient_mw.lab.load", f"--plan={json.dumps(plan)}")
     start: float = hello["start"]
     share = length / step.length
@@ -105,12 +112,17 @@ async def _run(
     try:
         records = await _listen(generator, progress)
         await asyncio.gather(*actions)
-        result = StepResult(step, length, records)
+        last_due = StepResult(step, length, records).last_due
+        settled = None
+        if step.settle is not None:
+            settled = await _settle(last_due + step.settle, start, app_port, ports)
         if step.watch:
-            await _calls_go_on(ports, start + result.last_due + step.watch * share)
-        return StepResult(
-            step, length, records, {name: await _log(port, start) for name, port in ports.items()}
-        )
+            await _calls_go_on(ports, start + last_due + step.watch * share)
+        logs = {name: await _log(port, start) for name, port in ports.items()}
+        # Only where there is a circuit: an application that is down does not answer.
+        has_circuit = any(arguments.get("breaker", True) is not None for arguments in step.app.calls.values())
+        changes = await _changes(app_port, start) if has_circuit else {}
+        return StepResult(step, length, records, logs, changes, settled)
     finally:
         tasks = (watcher, *actions)
         for task in tasks:
@@ -148,7 +160,7 @@ async def _listen(generator: Child, progress: Progress) -> list[Record]:
 
 
 async def _ask(port: int, method: str, target: str) -> Any:
-    """Ask a dependency's control address.
+    """Ask a dependency's control address, or the application how it is.
 
     Raises:
         LabError: it did not answer, or refused.
@@ -157,11 +169,9 @@ async def _ask(port: int, method: str, target: str) -> Any:
         async with asyncio.timeout(ASK_TIME):
             reply = await exchange(port, request_bytes(method, target))
     except (*WIRE_ERRORS, TimeoutError) as error:
-        raise LabError(f"the dependency did not answer {target}: {error!r}") from error
+        raise LabError(f"nothing answered {target}: {error!r}") from error
     if reply.status != 200:
-        raise LabError(
-            f"the dependency answered {target} with {reply.status}: {reply.body.decode(errors='replace')}"
-        )
+        raise LabError(f"{target} was answered with {reply.status}: {reply.body.decode(errors='replace')}")
     return json.loads(reply.body)
 
 
@@ -190,6 +200,28 @@ async def _calls_go_on(ports: Mapping[str, int], mark: float) -> None:
             if arrivals and arrivals[-1] >= mark:
                 return
         await asyncio.sleep(ASK_EVERY)
+
+
+async def _settle(at: float, start: float, app_port: int, ports: Mapping[str, int]) -> Settled:
+    """Look at what is in hand at an instant, and let some time pass in which more calls could come."""
+    await asyncio.sleep(start + at - time.monotonic())
+    state, *counts = await asyncio.gather(
+        _ask(app_port, "GET", STATE_PATH), *(_ask(port, "GET", "/control/counts") for port in ports.values())
+    )
+    await asyncio.sleep(SILENCE)
+    return Settled(at, state["in_hand"], sum(each["in_flight"] for each in counts))
+
+
+async def _changes(app_port: int, start: float) -> dict[str, list[Change]]:
+    """Return how the application's circuit breakers have changed."""
+    state = await _ask(app_port, "GET", STATE_PATH)
+    return {
+        name: [
+            Change(at - start, before.replace("_", "-"), after.replace("_", "-"))
+            for at, before, after in transitions
+        ]
+        for name, transitions in state["transitions"].items()
+    }
 
 
 async def _log(port: int, start: float) -> DependencyLog:

@@ -11,6 +11,9 @@ from typing import Any
 
 from resilient_mw.lab.wire import HOST
 
+STATE_PATH = "/lab/state"
+"""Where a protected application tells the lab how it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
@@ -20,13 +23,22 @@ class AppSettings:
         threads: worker threads.
         routes: path -> address of the dependency that the endpoint calls.
         timeout: seconds for each phase of such a call; None waits for ever.
-        policy: arguments of `resilient_mw.ServerPolicy`; None leaves the middleware out.
+        policy: arguments of `resilient_mw.ServerPolicy`, with classes and routes as arguments of theirs; None leaves
+            the middleware out.
+        calls: name -> arguments of `resilient_mw.Dependency`, its match rule too; retry and breaker as arguments of
+            their policies.
     """
 
     threads: int
     routes: Mapping[str, str]
     timeout: float | None
     policy: Mapping[str, Any] | None
+    calls: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def protected(self) -> bool:
+        """Whether there is anything of ours in the application."""
+        return self.policy is not None or bool(self.calls)
 
     def to_argument(self) -> str:
         """Return the settings as one argument of a command line."""

@@ -1,130 +1,16 @@
-"""The steps of the lab, as data: what runs, what was published for it, and what this run must show.
+"""The steps of the lab: what runs, what was published for it, and what this run must show.
 
-Nothing here starts a process or reads a clock. A new step is a new value of `Step`.
+A new step is a new value of `Step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
-
 from resilient_mw.lab.expectations import Expectation
+from resilient_mw.lab.step import CHECKOUT, HEALTH, TEN_WORKERS, App, Dependency, Load, PlannedStep, Step
+from resilient_mw.lab.steps_calls import CALL_STEPS
 
-Mode = Literal["ok", "error", "reset"]
-
-GIVE_UP = 10.0
-"""Seconds after which a user closes the connection, counted from when the request was due."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dependency:
-    """One service that the application calls.
-
-    Attributes:
-        name: what figures and routes call it.
-        delay: seconds it sleeps before it answers.
-        mode: `ok`, or how it fails after the delay: `error` (500) or `reset` (connection closed).
-    """
-
-    name: str
-    delay: float
-    mode: Mode = "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class App:
-    """How the application under test is set up.
-
-    Attributes:
-        threads: worker threads, by stack (`wsgi`, `asgi`).
-        routes: path -> name of the dependency that it calls. `/health` is always there and calls nothing.
-        timeout: seconds for each phase of a call to a dependency; None waits for ever.
-        policy: arguments of `resilient_mw.ServerPolicy`; None leaves the middleware out.
-    """
-
-    threads: Mapping[str, int]
-    routes: Mapping[str, str] = field(default_factory=lambda: {"/checkout": "prices"})
-    timeout: float | None = None
-    policy: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Requests that are due at a fixed rate, whether or not the earlier ones have finished.
-
-    Attributes:
-        kind: what figures call it.
-        path: what is asked for.
-        rate: requests per second.
-        headers: sent with every request.
-        give_up: seconds after the due time at which the user closes the connection.
-    """
-
-    kind: str
-    path: str
-    rate: float
-    headers: tuple[tuple[str, str], ...] = ()
-    give_up: float = GIVE_UP
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """Change a dependency while the load runs.
-
-    Attributes:
-        at: seconds after the first request was due.
-        dependency: its name.
-        delay: seconds it sleeps from then on; requests in hand keep the delay they came in with.
-        mode: as in `Dependency`.
-    """
-
-    at: float
-    dependency: str
-    delay: float
-    mode: Mode = "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One experiment.
-
-    Attributes:
-        name: what `--step` takes.
-        title: what is set up, in a few words.
-        story: why it is run, in a sentence or two.
-        finding: the sentence that a report opens with; `{figure}` stands for what was seen.
-        length: seconds of load; bounds hold for this length.
-        quick: seconds of load with `--quick`.
-        watch: seconds for which the dependencies are watched after the last request was due.
-    """
-
-    name: str
-    title: str
-    story: str
-    finding: str
-    app: App
-    dependencies: tuple[Dependency, ...]
-    loads: tuple[Load, ...]
-    expectations: tuple[Expectation, ...]
-    actions: tuple[Action, ...] = ()
-    length: float = 15.0
-    quick: float = 5.0
-    watch: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A step that this release knows and cannot run yet."""
-
-    name: str
-    title: str
-
-
-TEN_WORKERS = {"wsgi": 10, "asgi": 10}
-HEALTH = Load("health", "/health", 5)
-CHECKOUT = Load("checkout", "/checkout", 20)
 BUSY = Load("checkout", "/checkout", 80)
+IN_1_S = (("X-Request-Timeout-Ms", "1000"),)
 
 STEPS = (
     Step(
@@ -174,6 +60,7 @@ STEPS = (
             ),
         ),
     ),
+    *CALL_STEPS,
     Step(
         name="7a",
         title="More load than capacity (80/s for 50/s), unbounded queue",
@@ -223,15 +110,60 @@ STEPS = (
             Expectation("prices_peak", "most calls at once at the dependency", "<=", 10, "-"),
         ),
     ),
+    Step(
+        name="8",
+        title="All together: two dependencies, two classes, deadlines of 1 s",
+        story=(
+            "Checkouts (critical) need prices, 200 ms; reports (sheddable) need an archive that takes 3 s. 80 requests "
+            "a second meet ten slots, eight of them reserved for critical work. Every request carries a deadline of 1 s, "
+            "and its user leaves then: what cannot be done in time is not begun, and what is begun ends in time."
+        ),
+        finding=(
+            "With everything together {checkout_served} of {checkout_sent} checkouts are served, {reports_explained} of "
+            "{reports_sent} reports refused, {health_served} of {health_sent} health checks pass, and 1.2 s after the "
+            "last user {app_in_hand} requests and {calls_in_hand} calls are still in hand"
+        ),
+        app=App(
+            {"wsgi": 34, "asgi": 12},
+            routes={"/checkout": "prices", "/reports": "archive"},
+            policy={
+                "limit": 10,
+                "queue": 20,
+                "classes": (
+                    {"name": "critical", "weight": 8, "reserved": 8},
+                    {"name": "normal", "weight": 4},
+                    {"name": "sheddable", "weight": 1},
+                ),
+                "routes": (
+                    {"path": "/checkout", "priority": "critical"},
+                    {"path": "/reports", "priority": "sheddable"},
+                ),
+            },
+            # Timeouts, retries within the budget and breakers are the defaults.
+            calls={"prices": {"bulkhead": 10}, "archive": {"bulkhead": 4}},
+        ),
+        dependencies=(Dependency("prices", 0.200), Dependency("archive", 3.0)),
+        loads=(
+            Load("checkout", "/checkout", 40, headers=IN_1_S, give_up=1.0),
+            Load("reports", "/reports", 40, headers=IN_1_S, give_up=1.0),
+            HEALTH,
+        ),
+        settle=1.2,
+        expectations=(
+            Expectation("health_lost", "health checks lost", "<=", 0, "-"),
+            Expectation("health_p99", "health checks, p99", "<=", 0.200, "-"),
+            Expectation("checkout_served", "checkouts served", ">=", 570, "-", scales=True),
+            Expectation("reports_explained", "reports refused, with the reason", ">=", 480, "-", scales=True),
+            Expectation("app_in_hand", "requests in hand 1.2 s after the end", "<=", 0, "-"),
+            Expectation("calls_in_hand", "calls in hand 1.2 s after the end", "<=", 0, "-"),
+            Expectation("calls_late", "calls begun later than that", "<=", 0, "-"),
+        ),
+    ),
 )
 
 PLANNED = (
-    PlannedStep("2", "Dependency 3 s, timeout of 0.3 s"),
-    PlannedStep("3", "Timeout and three extra attempts: the retry storm"),
-    PlannedStep("4", "Timeout and retries within a budget of 10 %"),
-    PlannedStep("5", "Timeout and circuit breaker, the dependency is repaired at 10 s"),
-    PlannedStep("6", "Bulkhead of 4, no timeout"),
-    PlannedStep("8", "All together: two dependencies, two classes, deadlines"),
+    PlannedStep("priority", "Classes at up to ten times the capacity"),
+    PlannedStep("recovery", "15 s of overload, then normal load"),
 )
 
 

@@ -64,7 +64,7 @@ text { font-size: 12.5px; fill: var(--soft); }
 text.name { fill: var(--text); font-weight: 600; }
 text.note { fill: var(--text); }
 text.in { fill: #ffffff; font-size: 12px; }
-text.in.refused { fill: var(--in-refused); }
+text.in.refused, text.in.half-open { fill: var(--in-refused); }
 .grid { stroke: var(--line); stroke-width: 1; fill: none; }
 .moment { stroke: var(--text); stroke-width: 1.2; stroke-dasharray: 4 4; fill: none; }
 .mark { fill: none; stroke-width: 1.6; }
@@ -79,6 +79,9 @@ rect.refused { fill: var(--refused); }
 rect.failed { fill: var(--failed); }
 rect.gave_up { fill: var(--gave_up); }
 rect.calls { fill: var(--calls); }
+rect.closed { fill: var(--served); }
+rect.open { fill: var(--gave_up); }
+rect.half-open { fill: var(--refused); }
 @media (max-width: 760px) {
   .charts { grid-template-columns: 1fr; }
   section { padding: 16px; }

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from resilient_mw.lab.records import Record
-from resilient_mw.lab.results import DependencyLog, StepResult
-from resilient_mw.lab.steps import STEPS, Step
+from resilient_mw.lab.records import Change, Record
+from resilient_mw.lab.results import DependencyLog, Settled, StepResult
+from resilient_mw.lab.step import Step
+from resilient_mw.lab.steps import STEPS
 
 
 def _children(parent: int) -> set[int]:
@@ -46,6 +47,13 @@ def no_process_left(children: Callable[[int], set[int]]) -> Callable[[], None]:
     return check
 
 
+CHANGES = [
+    Change(0.9, "closed", "open"),
+    Change(5.9, "open", "half-open"),
+    Change(6.0, "half-open", "closed"),
+]
+
+
 def made_up(step: Step, *, served: float = 1.0) -> StepResult:
     """Return a result of a step in which the first part of each load is served, and the rest is not."""
     records = []
@@ -64,7 +72,9 @@ def made_up(step: Step, *, served: float = 1.0) -> StepResult:
     records.sort(key=lambda record: record.due)
     counts = {"received": 3, "answered": 2, "abandoned": 1, "in_flight": 0, "peak": 2}
     logs = {each.name: DependencyLog(counts, [0.1, 1.0, step.length + 41]) for each in step.dependencies}
-    return StepResult(step, step.length, records, logs)
+    changes = dict.fromkeys(step.app.calls, CHANGES)
+    settled = None if step.settle is None else Settled(step.length + step.settle, 1, 2)
+    return StepResult(step, step.length, records, logs, changes, settled)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from resilient_mw.lab.expectations import Expectation, show
+from resilient_mw.lab.expectations import Expectation, OrderExpectation, Verdict, show
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,11 @@ def test_what_was_not_measured_is_a_miss(figures: dict[str, float | None]) -> No
     verdict = refusals.judge(figures, 1)
     assert not verdict.passed
     assert verdict.seen == "none"
+
+
+def test_an_order_is_said_once_and_again_only_if_it_is_another() -> None:
+    expectation = OrderExpectation("circuit", "the circuit", "closed, open", "-")
+    met = Verdict("the circuit: closed, open", "-", "in this order", "in this order", True)
+    assert expectation.judge({"circuit": "closed, open"}) == met
+    assert expectation.judge({"circuit": "closed"}) == dataclasses.replace(met, seen="closed", passed=False)
+    assert expectation.judge({}) == dataclasses.replace(met, seen="none", passed=False)

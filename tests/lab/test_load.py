@@ -9,7 +9,7 @@ import pytest
 
 from resilient_mw.lab.load import Crowd, due_times
 from resilient_mw.lab.records import Record
-from resilient_mw.lab.steps import Load
+from resilient_mw.lab.step import Load
 from resilient_mw.lab.wire import exchange, parse_head, request_bytes
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]

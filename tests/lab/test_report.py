@@ -10,7 +10,8 @@ import pytest
 from resilient_mw.lab.charts import nice_ticks
 from resilient_mw.lab.report import headline, render
 from resilient_mw.lab.results import StepResult
-from resilient_mw.lab.steps import PLANNED, STEPS, PlannedStep
+from resilient_mw.lab.step import PlannedStep
+from resilient_mw.lab.steps import PLANNED, STEPS
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -72,9 +73,11 @@ def test_it_is_well_formed(results: list[StepResult]) -> None:
     pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     for picture in pictures:
         ElementTree.fromstring(picture)
-    # one overview, and for each step latency, one for each load, and one for each dependency
+    # one overview, and for each step latency, one for each load, and for each dependency its calls and its circuit
     charts = [each for each in pictures if "aria-label" in each]
-    assert len(charts) == 1 + sum(1 + len(r.step.loads) + len(r.step.dependencies) for r in results)
+    assert len(charts) == 1 + sum(
+        1 + len(r.step.loads) + len(r.dependencies) + len(r.changes) for r in results
+    )
     assert not re.search(r"\bnan\b|\binf\b", text)
 
 

@@ -1,0 +1,133 @@
+"""What a step of the lab is made of, as data. Nothing here starts a process or reads a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from resilient_mw.lab.expectations import Expectation, OrderExpectation
+
+Mode = Literal["ok", "error", "reset"]
+
+GIVE_UP = 10.0
+"""Seconds after which a user closes the connection, counted from when the request was due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """One service that the application calls.
+
+    Attributes:
+        name: what figures and routes call it.
+        delay: seconds it sleeps before it answers.
+        mode: `ok`, or how it fails after the delay: `error` (500) or `reset` (connection closed).
+    """
+
+    name: str
+    delay: float
+    mode: Mode = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """How the application under test is set up.
+
+    Attributes:
+        threads: worker threads, by stack (`wsgi`, `asgi`).
+        routes: path -> name of the dependency that it calls. `/health` is always there and calls nothing.
+        timeout: seconds for each phase of a call to a dependency; None waits for ever.
+        policy: arguments of `resilient_mw.ServerPolicy`, with classes and routes as arguments of theirs; None leaves
+            the middleware out.
+        calls: dependency -> arguments of `resilient_mw.Dependency`, with retry and breaker as arguments of their
+            policies. Dependencies that are not named are called by plain httpx.
+    """
+
+    threads: Mapping[str, int]
+    routes: Mapping[str, str] = field(default_factory=lambda: {"/checkout": "prices"})
+    timeout: float | None = None
+    policy: Mapping[str, Any] | None = None
+    calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests that are due at a fixed rate, whether or not the earlier ones have finished.
+
+    Attributes:
+        kind: what figures call it.
+        path: what is asked for.
+        rate: requests per second.
+        headers: sent with every request.
+        give_up: seconds after the due time at which the user closes the connection.
+    """
+
+    kind: str
+    path: str
+    rate: float
+    headers: tuple[tuple[str, str], ...] = ()
+    give_up: float = GIVE_UP
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Change a dependency while the load runs.
+
+    Attributes:
+        at: seconds after the first request was due.
+        dependency: its name.
+        delay: seconds it sleeps from then on; requests in hand keep the delay they came in with.
+        mode: as in `Dependency`.
+    """
+
+    at: float
+    dependency: str
+    delay: float
+    mode: Mode = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One experiment.
+
+    Attributes:
+        name: what `--step` takes.
+        title: what is set up, in a few words.
+        story: why it is run, in a sentence or two.
+        finding: the sentence that a report opens with; `{figure}` stands for what was seen.
+        length: seconds of load; bounds hold for this length.
+        quick: seconds of load with `--quick`.
+        watch: seconds for which the dependencies are watched after the last request was due.
+        settle: seconds after the last request was due at which nothing may be in hand any more, in the application
+            and at its dependencies; None: that is not looked at.
+    """
+
+    name: str
+    title: str
+    story: str
+    finding: str
+    app: App
+    dependencies: tuple[Dependency, ...]
+    loads: tuple[Load, ...]
+    expectations: tuple[Expectation, ...]
+    texts: tuple[OrderExpectation, ...] = ()
+    actions: tuple[Action, ...] = ()
+    length: float = 15.0
+    quick: float = 5.0
+    watch: float = 0.0
+    settle: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step that this release knows and cannot run yet."""
+
+    name: str
+    title: str
+
+
+# --- what most steps have in common ---
+
+TEN_WORKERS = {"wsgi": 10, "asgi": 10}
+HEALTH = Load("health", "/health", 5)
+CHECKOUT = Load("checkout", "/checkout", 20)
