@@ -9,6 +9,8 @@ ResilienceWarning (a UserWarning)            something that was configured has n
 
 from __future__ import annotations
 
+from typing import Any
+
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.rejection import Reason
 
@@ -21,6 +23,18 @@ class ResilienceError(Exception):
     """
 
     reason: Reason | CancelReason | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An error is made of more than its message, and must survive the way out of another process.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[ResilienceError], args: tuple[object, ...]) -> ResilienceError:
+    """Return a pickled error without its attributes, which are set afterwards."""
+    error = kind.__new__(kind, *args)
+    # For those that are an OSError as well, which keeps what __init__ is given.
+    BaseException.__init__(error, *args)
+    return error
 
 
 class DeadlineExceeded(ResilienceError, TimeoutError):
