@@ -27,8 +27,9 @@ from queue import SimpleQueue
 from fault_table import FAULTS as DECISION_FAULTS
 from fault_table import Fault
 from fault_table_asgi import ASGI_FAULTS
+from fault_table_calls import CALLS_FAULTS
 
-FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS)
+FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS)
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("resilient_mw", "integrations", "tests", "pyproject.toml")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from resilient_mw.core.snapshot import AppSnapshot, DependencySnapshot
@@ -33,6 +33,8 @@ class DependencySource(Protocol):
         ...
 
 
+SourceT = TypeVar("SourceT")
+
 _sources: WeakSet[SnapshotSource] = WeakSet()
 _dependencies: WeakSet[DependencySource] = WeakSet()
 
@@ -44,7 +46,7 @@ def register(source: SnapshotSource) -> None:
 
 def snapshots() -> Iterable[AppSnapshot]:
     """Return the figures of every live source, in a stable order."""
-    return sorted((source.snapshot() for source in list(_sources)), key=lambda snapshot: snapshot.app)
+    return sorted((source.snapshot() for source in _alive(_sources)), key=lambda snapshot: snapshot.app)
 
 
 def register_dependency(source: DependencySource) -> None:
@@ -55,5 +57,19 @@ def register_dependency(source: DependencySource) -> None:
 def dependency_snapshots() -> Iterable[DependencySnapshot]:
     """Return the figures of every live dependency, in a stable order."""
     return sorted(
-        (source.snapshot() for source in list(_dependencies)), key=lambda snapshot: snapshot.dependency
+        (source.snapshot() for source in _alive(_dependencies)), key=lambda snapshot: snapshot.dependency
     )
+
+
+def dependency_sources() -> list[DependencySource]:
+    """Return every live dependency itself, in no particular order."""
+    return _alive(_dependencies)
+
+
+def _alive(sources: WeakSet[SourceT]) -> list[SourceT]:
+    """Return the sources that are alive, also while another thread registers one."""
+    while True:
+        try:
+            return list(sources)
+        except RuntimeError:  # "Set changed size during iteration": then it has one more now.
+            continue

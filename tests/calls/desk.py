@@ -76,7 +76,7 @@ class Desk:
 def chosen_settings(examples: int = 2_000, steps: int = 30) -> settings:
     """Return the settings of a state machine: those of the profile, if pytest was started with one of ours."""
     if PROFILE == "long":
-        return settings(deadline=None)
+        return settings(stateful_step_count=steps, deadline=None)
     if PROFILE == "faults":
         return settings(max_examples=300, stateful_step_count=steps, deadline=None)
     return settings(max_examples=examples, stateful_step_count=steps, deadline=None)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -17,6 +22,8 @@ from resilient_mw.core.errors import DeadlineExceeded, ResilienceError, Resilien
 from resilient_mw.runtime.context import current
 from tests.integrations.httpx_wires import KINDS, Wire, every_wire, timed
 from tests.transport.tcp_server import Connection, RawServer, head
+
+ROOT = Path(__file__).resolve().parents[2]
 
 async_wires = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind[1] == "async"], ids="-".join)
 
@@ -68,7 +75,7 @@ async def cancelled_by_timeout(work: Awaitable[Any]) -> None:
 
 async def cancelled_by_budget(work: Awaitable[Any]) -> None:
     with pytest.raises(DeadlineExceeded):
-        async with current().within(0.05):
+        async with current().within(0.1):
             await work
 
 
@@ -193,7 +200,9 @@ def test_b64_cancelled_between_two_steps_of_the_pool(wire: Wire, state: str) -> 
 
 
 @async_wires
-def test_b61_a_cancelled_trial_gives_its_place_back(wire: Wire) -> None:
+@pytest.mark.parametrize("path", ["/half", "/never"])
+@pytest.mark.parametrize("way", CANCELLATIONS)
+def test_b61_a_cancelled_trial_gives_its_place_back(wire: Wire, path: str, way: str) -> None:
     with RawServer(stalls_then_serves) as server:
         breaker = BreakerPolicy(window=1, minimum_calls=1, open_for=0.05, open_jitter=0.0, trials=1)
         dependency = prices(server.url, breaker=breaker)
@@ -202,12 +211,30 @@ def test_b61_a_cancelled_trial_gives_its_place_back(wire: Wire) -> None:
         async def scenario() -> None:
             await wire.client.get(server.url + "/busy")
             await asyncio.sleep(0.06)
-            await cancelled_by_task(wire.client.get(server.url + "/half"))
+            await CANCELLATIONS[way](wire.client.get(server.url + path))
             assert snapshot(dependency).breaker == "half_open"
             assert (await wire.client.get(server.url + "/")).content == b"ok"
             assert snapshot(dependency).breaker == "closed"
 
         wire.run(scenario())
+
+
+@async_wires
+def test_b61_a_client_can_be_closed_right_after_a_cancel(wire: Wire) -> None:
+    with RawServer(stalls_then_serves) as server:
+        wire.open([prices(server.url)], **one_connection(wire))
+
+        async def scenario() -> None:
+            for path in ("/half", "/never"):
+                task = asyncio.ensure_future(wire.client.get(server.url + path))
+                await asyncio.sleep(0.03)
+                task.cancel()
+                await asyncio.wait((task,))
+            await wire.client.aclose()
+            assert not wire.pool().connections
+
+        wire.run(scenario())
+        wire.client = None
 
 
 @async_wires
@@ -520,8 +547,60 @@ def test_b53_no_socket_stays_open(wire: Wire) -> None:
         wire.client = None
 
 
+IN_REAL_LIFE = """
+import asyncio, importlib
+from resilient_mw.calls.dependency import Dependency
+from tests.transport.tcp_server import RawServer
+
+def serve(connection):
+    while connection.request():
+        connection.answer()
+
+async def call(lib, ours, url):
+    prices = [Dependency("prices", match=url + "*")]
+    async with lib.AsyncClient(transport=ours.AsyncResilientTransport(prices, verify=False)) as client:
+        await client.get(url)
+        async with client.stream("GET", url):
+            pass
+    client = ours.wrap(lib.AsyncClient(verify=False), prices)
+    await client.get(url)
+    await client.aclose()
+
+with RawServer(serve) as server:
+    url = server.url + "/"
+    for name in ("httpx", "httpx2"):
+        lib = importlib.import_module(name)
+        ours = importlib.import_module("resilient_mw_integrations." + name)
+        prices = [Dependency("prices", match=url + "*")]
+        with lib.Client(transport=ours.ResilientTransport(prices, verify=False)) as client:
+            client.get(url)
+            with client.stream("GET", url):
+                pass
+        client = ours.wrap(lib.Client(verify=False), prices)
+        client.get(url)
+        client.close()
+        del client
+        asyncio.run(call(lib, ours, url))
+print("fine")
+"""
+
+
+def test_b53_no_resource_is_left_behind_in_real_life() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IN_REAL_LIFE],
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([".", "integrations"])},
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("fine", "")
+
+
 @every_wire
-def test_b53_a_back_off_ends_when_the_transport_is_closed(wire: Wire) -> None:
+@pytest.mark.parametrize("way", ["close", "exit"])
+def test_b53_a_back_off_ends_when_the_transport_is_closed(wire: Wire, way: str) -> None:
     with RawServer(stalls_then_serves) as server:
         dependency = prices(
             server.url, retry=RetryPolicy(attempts=2, max_retry_after=60.0), total_timeout=90.0
@@ -532,9 +611,11 @@ def test_b53_a_back_off_ends_when_the_transport_is_closed(wire: Wire) -> None:
 
         def call() -> None:
             if wire.is_async:
-                wire.run(_close_soon(wire, wire.client.get(server.url + "/busy")))
+                wire.run(_close_soon(wire, wire.client.get(server.url + "/busy"), way))
             else:
-                threading.Timer(0.05, wire.client.close).start()
+                client = wire.client.__enter__() if way == "exit" else wire.client
+                end = client.close if way == "close" else partial(client.__exit__, None, None, None)
+                threading.Timer(0.05, end).start()
                 wire.client.get(server.url + "/busy")
 
         error, took = timed(call)
@@ -547,10 +628,12 @@ def test_b53_a_back_off_ends_when_the_transport_is_closed(wire: Wire) -> None:
         assert snapshot(dependency).in_use == 0
 
 
-async def _close_soon(wire: Wire, call: Awaitable[Any]) -> None:
+async def _close_soon(wire: Wire, call: Awaitable[Any], way: str) -> None:
+    if way == "exit":
+        await wire.client.__aenter__()
     task = asyncio.ensure_future(call)
     await asyncio.sleep(0.05)
-    await wire.client.aclose()
+    await (wire.client.aclose() if way == "close" else wire.client.__aexit__())
     await task
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core.errors import CallRefused, DeadlineExceeded, ResilienceError, ResilienceWarning
 from resilient_mw.core.rejection import Reason
+from resilient_mw.runtime.context import current
 from tests.integrations.httpx_wires import Wire, every_wire
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,6 +188,36 @@ def test_a_discarded_response_before_a_refusal_is_told(wire: Wire) -> None:
     with pytest.raises(CallRefused, match=r"1 attempt\(s\) were made before") as caught:
         wire.get(URL)
     assert caught.value.reason is Reason.BULKHEAD_FULL
+
+
+@every_wire
+def test_our_errors_survive_the_way_between_two_processes(wire: Wire) -> None:
+    def late(request: Any) -> Any:
+        sleep(0.21)
+        raise wire.lib.ReadTimeout("late")
+
+    dependency = prices(retry=None, breaker=BreakerPolicy(window=1, minimum_calls=1, open_for=30.0))
+    wire.open([dependency], wire.handler(late))
+    caught: list[Any] = []
+    for left in (0.2, 0.001, 5.0, 5.0):
+        with current().within(left), pytest.raises(wire.lib.TransportError) as raised:
+            wire.get(URL, headers={"X-Own": "1"})
+        if isinstance(raised.value, ResilienceError):
+            caught.append(raised.value)
+    closed = wire.ours.TransportClosed("closed", "prices")
+    closed.request = caught[0].request
+    caught.append(closed)
+    ours = wire.ours
+    assert [type(error) for error in caught] == [
+        ours.CallExpired, ours.BudgetTooSmall, ours.CallRefused, ours.TransportClosed,
+    ]  # fmt: skip
+    for error in caught:
+        there = pickle.loads(pickle.dumps(error))
+        assert type(there) is type(error)
+        assert (str(there), there.reason, there.dependency) == (str(error), error.reason, "prices")
+        assert (there.request.url, there.request.headers["x-own"]) == (URL, "1")
+    assert pickle.loads(pickle.dumps(caught[0])).phase == caught[0].phase
+    assert pickle.loads(pickle.dumps(caught[2])).retry_in == caught[2].retry_in > 0
 
 
 def test_the_trees() -> None:

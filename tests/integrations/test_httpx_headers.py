@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
 
 import pytest
 
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.runtime.context import current
+from resilient_mw.testing import ScriptedASGI
 from tests.integrations.httpx_wires import Wire, every_wire
 from tests.transport.tcp_server import Connection, RawServer, Received, head
 
@@ -143,6 +147,54 @@ def test_b62_other_ports_hosts_and_user_information_are_somebody_else(wire: Wire
             wire.get(url)
         assert [bool(told(request)) for request in ours.requests] == [True, False, False]
         assert [bool(told(request)) for request in evil.requests] == [False, False]
+
+
+@every_wire
+def test_b62_another_scheme_is_somebody_else(wire: Wire) -> None:
+    with RawServer(serve) as server:
+        wire.open([Dependency("ours", match=f"https://127.0.0.1:{server.port}/*")])
+        with current().within(1.0):
+            wire.get(server.url + "/a")
+        assert told(server.requests[0]) == []
+
+
+@every_wire
+def test_b62_what_goes_to_nobody_of_ours_passes_as_it_is(wire: Wire) -> None:
+    """Neither the budget of the request that is served nor anything else is told; the caller's own field is his."""
+    with RawServer(serve) as ours, RawServer(serve) as evil:
+        wire.open([Dependency("ours", match=f"{ours.url}/*")], client={"follow_redirects": True})
+        with current().within(1.0):
+            wire.get(evil.url + "/a", headers={FIELD: "77777"})
+            wire.get(f"{ours.url}/to?{evil.url}/b")
+            wire.get(evil.url + "/c")
+        own, redirected, plain = evil.requests
+        assert told(own) == [77777]
+        assert {name for name, _ in redirected.headers} == {name for name, _ in plain.headers}
+        assert told(plain) == []
+
+
+@every_wire
+def test_b62_the_field_of_the_request_that_is_served_is_never_copied(wire: Wire) -> None:
+    """It is computed anew for each call, from what is left by now."""
+    with RawServer(serve) as server:
+        wire.open([Dependency("ours", match=f"{server.url}/*", reserve=0.0)])
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0.1)
+            if wire.is_async:
+                await wire.client.get(server.url + "/")
+            else:
+                await asyncio.to_thread(wire.client.get, server.url + "/")
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        async def request() -> int:
+            served: Any = ResilienceMiddleware(app, ServerPolicy())
+            return (await ScriptedASGI(served, headers=[(FIELD, "900")]).run()).status
+
+        assert (wire.run(request()) if wire.is_async else asyncio.run(request())) == 200
+        (left,) = told(server.requests[0])
+        assert 500 <= left <= 800
 
 
 @every_wire
