@@ -46,12 +46,14 @@ async def ask(
     return Answer(int(lines[0].split(" ")[1]), lower, body, time.monotonic() - began)
 
 
-async def leave(port: int, path: str, *, after: float, budget_ms: int | None = None) -> None:
-    """Send one GET and hang up after some seconds without reading."""
+async def leave(port: int, path: str, *, after: float | asyncio.Event, budget_ms: int | None = None) -> float:
+    """Send one GET and hang up after some seconds, or an event, without reading; return the instant."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     await _send(writer, path, budget_ms, None)
-    await asyncio.sleep(after)
+    await (after.wait() if isinstance(after, asyncio.Event) else asyncio.sleep(after))
+    hung_up = time.monotonic()
     writer.transport.abort()
+    return hung_up
 
 
 async def open_loop(

@@ -12,6 +12,13 @@ Serve = Callable[..., AbstractContextManager[Service]]
 
 
 @pytest.fixture(params=["asgi", "wsgi"])
-def serving(request: pytest.FixtureRequest) -> Serve:
+def stack(request: pytest.FixtureRequest) -> str:
+    """Each stack in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def serving(stack: str) -> Serve:
     """Serve the service on each stack in turn."""
-    return partial(serve, request.param)
+    return partial(serve, stack)

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from resilient_mw import ServerPolicy, current
+from resilient_mw import CancelReason, RetryPolicy, ServerPolicy, current
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.runtime.dependency_owner import owner_of
 from resilient_mw.runtime.guard import Guard
+from tests.contract.callers import Script, called, caller, dependency
 from tests.contract.client import ask, leave
 from tests.contract.conftest import Serve
 from tests.contract.stacks import behind_uvicorn
@@ -52,6 +54,24 @@ async def test_3_a_deadline_that_ends_in_the_queue_causes_no_downstream_call(ser
     assert 0.1 < late.seconds < 0.35
 
 
+async def test_4_a_deadline_that_ends_during_a_call_cancels_it_and_the_server_sees_it(stack: str) -> None:
+    """The dependency is not told the budget, so only the end of its connection can stop it."""
+    with called(always=Script(seconds=5.0)) as service:
+        slow = dependency("slow", service, deadline_header=None, reserve=0.1)
+        with caller(stack, slow) as port:
+            began = time.monotonic()
+            answer = await ask(port, "/call/slow/report", budget_ms=600)
+            await asyncio.sleep(0.4)
+            assert owner_of(slow).snapshot().in_use == 0
+    assert (answer.status, answer.json) == (504, {"phase": "head"})
+    assert 0.4 < answer.seconds < 0.8
+    (seen,) = service.received
+    assert seen.budget_ms is None
+    assert seen.reason is CancelReason.CLIENT_DISCONNECT
+    assert seen.ended_at is not None
+    assert 0.4 < seen.ended_at - began < 0.9
+
+
 async def test_6_a_caller_who_leaves_early_stops_the_child_work() -> None:
     """WSGI has no way to learn that a caller left, so this holds on ASGI."""
     ended: dict[str, float] = {}
@@ -76,6 +96,43 @@ async def test_6_a_caller_who_leaves_early_stops_the_child_work() -> None:
         await leave(port, "/slow", after=0.2, budget_ms=4000)
         await asyncio.sleep(0.8)
         assert ended["child"] < 1.0
+
+
+@pytest.mark.parametrize(("budget_ms", "attempts"), [(3000, 2), (450, 1)])
+async def test_7_after_a_failure_another_attempt_is_made_only_if_it_can_finish(
+    stack: str, budget_ms: int, attempts: int
+) -> None:
+    usual, known = Script(seconds=0.6), 12
+    with called(*[usual] * known, Script(503), always=usual) as service:
+        prices = dependency("prices", service, retry=RetryPolicy(backoff_base=0.0))
+        with caller(stack, prices) as port:
+            before = await asyncio.gather(*(ask(port, "/call/prices/tea") for _ in range(known)))
+            assert {each.status for each in before} == {200}  # so an answer takes 0.6 s
+            answer = await ask(port, "/call/prices/tea", budget_ms=budget_ms)
+    assert len(service.received) == known + attempts
+    if attempts == 2:
+        assert answer.status == 200
+    else:
+        # The failure is the answer, and it comes at once: nobody waits for what cannot be.
+        assert (answer.status, answer.json) == (502, {"called": 503})
+        assert owner_of(prices).snapshot().retries_refused == {"deadline": 1}
+
+
+@pytest.mark.parametrize(("budget_ms", "attempts"), [(4000, 2), (900, 1)])
+async def test_7_a_wait_that_the_dependency_asks_for_has_to_fit_into_the_budget(
+    stack: str, budget_ms: int, attempts: int
+) -> None:
+    with called(Script(503, headers={"Retry-After": "1"})) as service:
+        prices = dependency("prices", service)
+        with caller(stack, prices) as port:
+            answer = await ask(port, "/call/prices/tea", budget_ms=budget_ms)
+    instants = [each.at for each in service.received]
+    assert len(instants) == attempts
+    assert answer.status == (200 if attempts == 2 else 502)
+    if attempts == 2:
+        assert 0.95 < instants[1] - instants[0] < 2.0  # obeyed, with jitter that only lengthens
+    else:
+        assert answer.seconds < 0.7  # given up at once, not shortened
 
 
 async def test_9_remaining_never_grows_on_the_way_between_clocks_that_differ() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import threading
 import time
 from typing import Self
 
+from resilient_mw import RetryPolicy
+from resilient_mw.runtime.dependency_owner import owner_of
+from tests.contract.callers import Received, Script, called, caller, dependency
 from tests.contract.client import ask, leave, open_loop
 from tests.contract.conftest import Serve
 from tests.contract.stacks import Service
@@ -74,6 +78,40 @@ async def test_3_a_refusal_is_fast_and_clearly_cheaper_than_work(serving: Serve)
     assert statistics.median(answer.seconds for answer in refused) < 0.2 * statistics.median(alone)
 
 
+async def test_4_attempts_stay_within_the_retry_budget_and_come_with_jitter(stack: str) -> None:
+    calls, backoff = 120, 0.4
+    with called(always=Script(503)) as service:
+        retry = RetryPolicy(backoff_base=backoff)  # and its default budget
+        failing = dependency("failing", service, timeout=None, breaker=None, retry=retry)
+        with caller(stack, failing, limit=100, queue=100, wait_share=1.0) as port:
+            began = time.monotonic()
+            paths = [f"/call/failing/{number}" for number in range(calls)]
+            answers = await open_loop(port, paths, rate=40, budget_ms=9000)
+            windows = math.ceil((time.monotonic() - began) / 10)
+    assert {(answer.status, answer.json["called"]) for answer in answers} == {(502, 503)}
+    tries: dict[str, list[Received]] = {}
+    for each in service.received:
+        tries.setdefault(each.path, []).append(each)
+    assert len(tries) == calls
+    repeated = [both for both in tries.values() if len(both) > 1]
+    assert all(len(both) == 2 for both in repeated)
+    # A tenth of the calls, and one a second in windows of ten: without a budget it would be all of them.
+    assert 12 <= len(repeated) <= 0.1 * calls + 10 * windows
+    # Full jitter: the whole span from 0, and not everybody at once.
+    gaps = [second.at - first.at for first, second in repeated]
+    assert min(gaps) < backoff / 2 < max(gaps)
+    assert statistics.pstdev(gaps) > backoff / 10
+    # All attempts of a call have one deadline: the back-off is taken from what is left.
+    spent = [
+        first.budget_ms - second.budget_ms
+        for first, second in repeated
+        if first.budget_ms and second.budget_ms
+    ]
+    assert len(spent) == len(repeated)
+    assert min(spent) >= 0
+    assert statistics.mean(spent) > 1000 * backoff / 4
+
+
 async def test_5_priority_keeps_its_reserve_and_starves_nobody(serving: Serve) -> None:
     with serving(limit=LIMIT, queue=13, max_wait=0.5) as service:
         paths = ["/critical", "/sheddable", "/critical", "/sheddable"] * 80
@@ -108,6 +146,29 @@ async def test_7_recovery_is_quick_after_the_load_falls(serving: Serve) -> None:
         assert service.idle()
     assert [answer.status for answer in after] == [200] * 20
     assert max(answer.seconds for answer in after[2:]) < 0.3
+
+
+async def test_8_an_overloaded_dependency_does_not_drain_unrelated_pools(stack: str) -> None:
+    """Both dependencies share the slots of one service, and the connections of one client."""
+    with called(always=Script(seconds=1.0)) as archive, called() as prices:
+        slow = dependency("archive", archive, bulkhead=4)
+        quick = dependency("prices", prices)
+        with caller(stack, slow, quick, limit=20, queue=20) as port:
+            paths = ["/call/archive/report", "/call/prices/tea"] * 40
+            answers = await open_loop(port, paths, rate=40, budget_ms=5000)
+        reports, checkouts = answers[::2], answers[1::2]
+        assert {answer.status for answer in checkouts} == {200}
+        assert statistics.median(answer.seconds for answer in checkouts) < 0.3
+        refused = [answer for answer in reports if answer.status == 503]
+        assert all(answer.json == {"refused": "bulkhead_full"} for answer in refused)
+        assert statistics.median(answer.seconds for answer in refused) < 0.3
+        served = [answer for answer in reports if answer.status == 200]
+        assert len(refused) + len(served) == len(reports)
+        assert 4 <= len(served) == len(archive.received) <= 16
+        assert archive.most == 4
+    unrelated, overloaded = owner_of(quick).snapshot(), owner_of(slow).snapshot()
+    assert (unrelated.attempts, unrelated.refused, unrelated.expired) == ({"2xx": 40}, {}, {})
+    assert (overloaded.in_use, overloaded.breaker) == (0, "closed")
 
 
 async def test_10_the_metrics_count_what_callers_saw(serving: Serve) -> None:
