@@ -24,19 +24,20 @@ class KnownRoutes:
         self.routes: dict[tuple[object, ...], Route] = {}
         self._before = {} if before is None else before.routes
 
-    def get(self, template: str, owners: tuple[object, ...]) -> Route:
+    def get(self, template: str, owners: tuple[object, ...], methods: frozenset[str] | None = None) -> Route:
         """Return the route of an endpoint.
 
         Args:
             template: the path template.
             owners: the objects whose marks count for it, the innermost first.
+            methods: what it serves, see `Route`.
         """
         mark = merged(owners)
         # The route keeps its owners alive, so their ids stay theirs.
-        key = (template, *map(id, owners))
+        key = (template, methods, *map(id, owners))
         route = self.routes.get(key) or self._before.get(key)
         if route is None or route.mark != mark:
-            route = Route(template, mark, owners)
+            route = Route(template, mark, owners, methods)
         self.routes[key] = route
         return route
 
@@ -68,6 +69,11 @@ def handler(view: type, method: str) -> object:
     if found is None and method == "HEAD":
         found = getattr(view, "get", None)
     return found
+
+
+def served(view: type) -> frozenset[str]:
+    """Return the methods for which a view class has a function."""
+    return frozenset(method for method in METHODS if handler(view, method) is not None)
 
 
 def _bases(kind: type) -> tuple[object, ...]:

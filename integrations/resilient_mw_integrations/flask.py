@@ -27,7 +27,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.routing import BaseConverter, Map, MapAdapter, Rule
 
 from resilient_mw.core.marks import layers
-from resilient_mw.core.routes import Route, RouteResolver
+from resilient_mw.core.routes import WEBSOCKET, Route, RouteResolver
 from resilient_mw_integrations._endpoints import METHODS, KnownRoutes, handler, merged, parts
 
 MOST_LAYERS = 32
@@ -137,8 +137,9 @@ class FlaskRoutes:
             for method in METHODS:
                 function = handler(kind, method)
                 if merged((function,)) is not None:
-                    by_method[method] = self._known.get(template, (function, *owners))
-        return self._known.get(template, owners), by_method
+                    by_method[method] = self._known.get(template, (function, *owners), frozenset({method}))
+        methods = WEBSOCKET if rule.websocket else None if rule.methods is None else frozenset(rule.methods)
+        return self._known.get(template, owners, methods and methods.difference(by_method)), by_method
 
     def _blueprints(self, endpoint: object) -> Iterator[object]:
         """Yield the blueprints that an endpoint belongs to, the innermost first."""

@@ -72,6 +72,11 @@ class ResilienceMiddleware:
         self._supervisors: dict[asyncio.AbstractEventLoop, Supervisor] = {}
         self._making = threading.Lock()
 
+    @property
+    def protection(self) -> Protection:
+        """What protects the application: its policy, its guard and its routes."""
+        return self._protection
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one scope."""
         if scope["type"] == "http":

@@ -22,6 +22,10 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "explain": Command(
+        "resilient_mw.cli.explain",
+        "print the effective policy of an application, and what is likely to be wrong",
+    ),
     "lab": Command(
         "resilient_mw.lab.command", "break a real service on purpose and show what the protections change"
     ),
@@ -40,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="\n".join(
             [
                 "commands:",
-                *(f"  {name:<6} {command.help}" for name, command in COMMANDS.items()),
+                *(f"  {name:<8} {command.help}" for name, command in COMMANDS.items()),
                 "",
                 "resilient-mw COMMAND --help says more about one of them.",
             ]

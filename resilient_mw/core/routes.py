@@ -16,6 +16,9 @@ from resilient_mw.core.marks import Mark, deadline_rule
 UNMATCHED = "unmatched"
 """The route label of a path that no route serves: one value, however many paths scanners try."""
 
+WEBSOCKET = frozenset({"websocket"})
+"""The methods of a route that takes websockets."""
+
 Value = TypeVar("Value")
 
 
@@ -74,15 +77,24 @@ class Route:
     Attributes:
         template: the path as the framework writes it, mount prefixes included: `/a/items/{id}`.
         mark: what the endpoint and the routers around it say.
-        targets: the marked objects that lead here, for the warning about marks that nothing leads to.
+        targets: the marked objects that lead here, for the warning about marks that nothing leads to. The first one
+            is the endpoint.
+        methods: the HTTP methods that it serves, or `WEBSOCKET`. None: any, or unknown; empty: it only answers 405.
     """
 
-    __slots__ = ("mark", "targets", "template")
+    __slots__ = ("mark", "methods", "targets", "template")
 
-    def __init__(self, template: str, mark: Mark | None = None, targets: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        template: str,
+        mark: Mark | None = None,
+        targets: Sequence[object] = (),
+        methods: frozenset[str] | None = None,
+    ) -> None:
         self.template = template
         self.mark = mark
         self.targets = tuple(targets)
+        self.methods = methods
 
 
 class RouteResolver(Protocol):

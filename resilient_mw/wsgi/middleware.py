@@ -69,6 +69,11 @@ class ResilienceMiddleware:
         self._ready = False
         self._wrong: str | None = None
 
+    @property
+    def protection(self) -> Protection:
+        """What protects the application: its policy, its guard and its routes."""
+        return self._protection
+
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request.
 

@@ -362,6 +362,32 @@ def test_listed_rules_can_be_compared_with_route_rules() -> None:
     assert not any(may_overlap(RouteRule("/itmes/{id}", cost=2), each) for each in listed)
 
 
+def test_listed_rules_say_which_methods_they_serve() -> None:
+    class Orders(MethodView):
+        def get(self) -> str:
+            return ""
+
+        @priority("critical")
+        def post(self) -> str:
+            return ""
+
+    app = Flask(__name__, static_folder=None)
+    shared = add(app, "/x", view(), methods=["PUT"], endpoint="put")
+    add(app, "/x", shared, methods=["DELETE"], endpoint="delete")
+    app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
+    app.url_map.add(Rule("/ws", endpoint="put", websocket=True))
+    app.url_map.add(Rule("/any", endpoint="put"))
+    listed = {(route.template, route.methods) for route in wsgi_routes(app).routes()}
+    assert listed == {
+        ("/x", frozenset({"PUT", "OPTIONS"})),
+        ("/x", frozenset({"DELETE", "OPTIONS"})),
+        ("/orders", frozenset({"GET", "HEAD", "OPTIONS"})),
+        ("/orders", frozenset({"POST"})),
+        ("/ws", frozenset({"websocket"})),
+        ("/any", None),
+    }
+
+
 # -- random applications -----------------------------------------------------------------------------------------------
 
 PARTS = (

@@ -19,7 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router
+from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 from resilient_mw import RouteRule, exempt, priority
@@ -680,3 +680,30 @@ def test_listed_routes_say_where_a_parameter_spans_segments() -> None:
     for path in ("/files/a/b", "/files/*", "/legacy/x/y", "/items/7", "/items/*"):
         assert any(may_overlap(RouteRule(path, cost=2), each) for each in listed), path
     assert not any(may_overlap(RouteRule("/itmes/*", cost=2), each) for each in listed)
+
+
+def test_listed_routes_say_which_methods_they_serve() -> None:
+    class Orders(HTTPEndpoint):
+        async def get(self, request: Any) -> None: ...
+
+        @priority("critical")
+        async def post(self, request: Any) -> None: ...
+
+    app = Starlette(
+        routes=[
+            Route("/x/{id:int}", endpoint(), methods=["PUT"]),
+            Route("/any", endpoint(), methods=None),
+            Route("/orders", Orders),
+            WebSocketRoute("/ws", endpoint()),
+            Mount("/legacy", foreign),
+        ]
+    )
+    listed = [(route.template, route.methods) for route in asgi_routes(app).routes()]
+    assert sorted(listed, key=lambda each: (each[0], sorted(each[1] or ()))) == [
+        ("/any", frozenset({"GET", "HEAD"})),
+        ("/legacy/{path:path}", None),
+        ("/orders", frozenset({"GET", "HEAD"})),
+        ("/orders", frozenset({"POST"})),
+        ("/ws", frozenset({"websocket"})),
+        ("/x/{id:int}", frozenset({"PUT"})),
+    ]

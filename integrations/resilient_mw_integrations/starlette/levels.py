@@ -11,8 +11,8 @@ from starlette.convertors import CONVERTOR_TYPES
 from starlette.endpoints import HTTPEndpoint
 from starlette.routing import Match
 
-from resilient_mw.core.routes import PathIndex, Route
-from resilient_mw_integrations._endpoints import METHODS, KnownRoutes, handler, merged, parts
+from resilient_mw.core.routes import WEBSOCKET, PathIndex, Route
+from resilient_mw_integrations._endpoints import METHODS, KnownRoutes, handler, merged, parts, served
 from resilient_mw_integrations._path_templates import PathTemplate
 from resilient_mw_integrations.fastapi import frontends, included_router, own_root_path
 from resilient_mw_integrations.starlette.steps import (
@@ -210,16 +210,23 @@ class Table:
     ) -> EndpointStep:
         endpoint = route.endpoint
         owners = (*parts(endpoint), *owners)
-        step = EndpointStep(self._route(template, owners), regex, template.regex)
         if isinstance(route, routing.WebSocketRoute):
+            step = EndpointStep(self._route(template, owners, methods=WEBSOCKET), regex, template.regex)
             step.kind = "websocket"
             return step
-        step.methods = route.methods or ()
+        methods = frozenset(route.methods) if route.methods else None
+        by_method: dict[str, Route] = {}
         if isinstance(endpoint, type) and issubclass(endpoint, HTTPEndpoint):
             for method in METHODS:
                 function = handler(endpoint, method)
                 if merged((function,)) is not None:
-                    step.by_method[method] = self._route(template, (function, *owners))
+                    by_method[method] = self._route(
+                        template, (function, *owners), methods=frozenset({method})
+                    )
+            methods = (methods or served(endpoint)).difference(by_method)
+        step = EndpointStep(self._route(template, owners, methods=methods), regex, template.regex)
+        step.methods = route.methods or ()
+        step.by_method = by_method
         return step
 
     def _foreign(
@@ -249,11 +256,17 @@ class Table:
         template = _template(f"{path}/{{path:path}}")
         return self._route(template, owners, f"{template.label.removesuffix('{path}')}*")
 
-    def _route(self, template: PathTemplate, owners: tuple[object, ...], label: str | None = None) -> Route:
+    def _route(
+        self,
+        template: PathTemplate,
+        owners: tuple[object, ...],
+        label: str | None = None,
+        methods: frozenset[str] | None = None,
+    ) -> Route:
         label = f"{self.level.label}{label or template.label}"
         written = f"{self.level.prefix}{template.written}"
-        route = self.known.get(label, owners)
-        self.listed.append(route if label == written else Route(written, route.mark, route.targets))
+        route = self.known.get(label, owners, methods)
+        self.listed.append(route if label == written else Route(written, route.mark, route.targets, methods))
         return route
 
 

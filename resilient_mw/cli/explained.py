@@ -1,0 +1,196 @@
+"""What a policy means in numbers: builds the report from what is known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.cli.explained_calls import DependencyReport, dependency_report
+from resilient_mw.cli.facts import AppFacts, Facts, Question
+from resilient_mw.cli.treatments import Treatment, budget_without_header, longest_wait, mean, treatments
+from resilient_mw.core.priority import EXEMPT
+from resilient_mw.core.snapshot import AppSnapshot, Histogram
+
+GIVEN, OBSERVED = "given", "observed"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFigures:
+    """One priority class. Rates are requests of cost 1 per second in one process; None while the service time is unknown.
+
+    Attributes:
+        name, weight, reserved: as in the policy.
+        shared_slots: slots it gets while all classes wait: its reserved ones, and its weight's share of the rest.
+        most_slots: slots it can have at most, when the others are idle.
+        queue: most requests of the class that wait at once.
+        reserved_rate, shared_rate, most_rate: what these slots mean.
+    """
+
+    name: str
+    weight: float
+    reserved: int
+    shared_slots: float
+    most_slots: int
+    queue: int
+    reserved_rate: float | None
+    shared_rate: float | None
+    most_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppReport:
+    """One middleware: its policy, its routes, and what the numbers mean.
+
+    Attributes:
+        name: the policy's name.
+        protocol: `asgi` or `wsgi`.
+        shares_state_with: the number, from 0, of an earlier application under the same policy object; None: none.
+        slots, queue: the limit and the wait queue of one process.
+        max_wait, wait_share, exempt_limit, smallest_budget: as in the policy.
+        deadline_default, deadline_minimum, deadline_maximum: seconds.
+        exempt_paths: as in the policy.
+        longest_wait: seconds in the queue for a caller who sends no budget.
+        bound_by: `max_wait` or `wait_share`, whichever ends that wait.
+        service_time: seconds; None: unknown.
+        service_time_from: `given`, `observed` or None.
+        rate: requests per second that the limit means in one process.
+        drain: seconds in which a full queue has got its slots.
+        slots_of_all, queue_of_all, rate_of_all: of all worker processes together.
+        classes: highest rank first.
+        routes: how requests are treated.
+        routes_known: whether a route source knows the application; if not, `routes` are the rules of the policy.
+        websockets: routes that pass untouched.
+    """
+
+    name: str
+    protocol: str
+    shares_state_with: int | None
+    slots: int
+    queue: int
+    max_wait: float
+    wait_share: float
+    exempt_limit: int
+    exempt_paths: tuple[str, ...]
+    deadline_default: float
+    deadline_minimum: float
+    deadline_maximum: float
+    smallest_budget: float
+    longest_wait: float
+    bound_by: str
+    service_time: float | None
+    service_time_from: str | None
+    rate: float | None
+    drain: float | None
+    slots_of_all: int
+    queue_of_all: int
+    rate_of_all: float | None
+    classes: tuple[ClassFigures, ...]
+    routes: tuple[Treatment, ...]
+    routes_known: bool
+    websockets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything but the warnings.
+
+    Attributes:
+        target: what the user asked about.
+        workers: server processes.
+        rate: requests per second of all processes; None: not given.
+        applications: one per middleware, the outermost first.
+        dependencies: by name.
+    """
+
+    target: str
+    workers: int
+    rate: float | None
+    applications: tuple[AppReport, ...]
+    dependencies: tuple[DependencyReport, ...]
+
+
+def explained(facts: Facts, question: Question) -> Figures:
+    """Return what the policies mean."""
+    policies = [each.policy for each in facts.apps]
+    applications = tuple(
+        _application(each, question, _first(policies, each.policy, before=number))
+        for number, each in enumerate(facts.apps)
+    )
+    longest = max((row.deadline_maximum for app in applications for row in app.routes), default=None)
+    return Figures(
+        facts.target,
+        question.workers,
+        question.rate,
+        applications,
+        tuple(dependency_report(each, question, longest) for each in facts.dependencies),
+    )
+
+
+def _application(facts: AppFacts, question: Question, shares: int | None) -> AppReport:
+    policy = facts.policy
+    service_time, source = _service_time(facts.snapshot, question)
+    rate = None if service_time is None else policy.slots / service_time
+    budget = budget_without_header(policy)
+    return AppReport(
+        name=policy.name,
+        protocol=facts.protocol,
+        shares_state_with=shares,
+        slots=policy.slots,
+        queue=policy.queue_length,
+        max_wait=policy.max_wait,
+        wait_share=policy.wait_share,
+        exempt_limit=policy.exempt_limit,
+        exempt_paths=tuple(policy.exempt_paths),
+        deadline_default=policy.deadline_default,
+        deadline_minimum=policy.deadline_minimum,
+        deadline_maximum=policy.deadline_maximum,
+        smallest_budget=policy.smallest_budget,
+        longest_wait=longest_wait(policy, budget),
+        bound_by="max_wait" if policy.max_wait <= policy.wait_share * budget else "wait_share",
+        service_time=service_time,
+        service_time_from=source,
+        rate=rate,
+        drain=None if rate is None else policy.queue_length / rate,
+        slots_of_all=policy.slots * question.workers,
+        queue_of_all=policy.queue_length * question.workers,
+        rate_of_all=None if rate is None else rate * question.workers,
+        classes=_classes(policy, service_time),
+        routes=treatments(facts),
+        routes_known=facts.routes is not None,
+        websockets=facts.websockets,
+    )
+
+
+def _service_time(snapshot: AppSnapshot, question: Question) -> tuple[float | None, str | None]:
+    if question.service_time is not None:
+        return question.service_time, GIVEN
+    runs = Histogram()
+    for route in snapshot.routes:
+        if route.priority != EXEMPT:
+            runs.merge(route.run)
+    observed = mean(runs)
+    return observed, None if observed is None else OBSERVED
+
+
+def _classes(policy: ServerPolicy, service_time: float | None) -> tuple[ClassFigures, ...]:
+    free = policy.slots - sum(each.reserved for each in policy.classes)
+    weights = sum(each.weight for each in policy.classes)
+
+    def rate(slots: float) -> float | None:
+        return None if service_time is None else slots / service_time
+
+    def one(name: str, weight: float, reserved: int, queue: int | None) -> ClassFigures:
+        shared = reserved + free * weight / weights
+        most = policy.most_cost(name)
+        places = policy.queue_length if queue is None else min(queue, policy.queue_length)
+        return ClassFigures(
+            name, weight, reserved, shared, most, places, rate(reserved), rate(shared), rate(most)
+        )
+
+    return tuple(one(each.name, each.weight, each.reserved, each.queue_length) for each in policy.classes)
+
+
+def _first(policies: Iterable[ServerPolicy], policy: ServerPolicy, *, before: int) -> int | None:
+    number = next(number for number, each in enumerate(policies) if each is policy)
+    return number if number < before else None

@@ -1,0 +1,186 @@
+"""The report as text for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from resilient_mw.cli.advice import Warn
+from resilient_mw.cli.explained import GIVEN, AppReport, Figures
+from resilient_mw.cli.explained_calls import DependencyReport
+from resilient_mw.cli.treatments import DEFAULT, Treatment
+from resilient_mw.cli.words import counted, number, seconds
+from resilient_mw.core.routes import UNMATCHED
+
+FORMAT = 1
+"""The version of the JSON form: fields may be added under the same number, and none changes."""
+IMPLIED = {"HEAD", "OPTIONS"}
+"""Methods that frameworks add to others by themselves; the text leaves them out."""
+
+
+def as_json(figures: Figures, warnings: Sequence[Warn]) -> dict[str, Any]:
+    """Return the report as plain values, in a stable order."""
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        **_rounded(asdict(figures)),
+        "warnings": [asdict(warning) for warning in warnings],
+    }
+    return content
+
+
+def as_text(figures: Figures, warnings: Sequence[Warn]) -> Iterator[str]:
+    """Yield the lines of the report."""
+    for app in figures.applications:
+        yield from _application(app, figures)
+        yield ""
+    if figures.dependencies:
+        yield from _dependencies(figures)
+        yield ""
+    if not warnings:
+        yield "no warnings"
+        return
+    yield counted(len(warnings), "warning")
+    for warning in warnings:
+        about = (
+            ""
+            if warning.application is None or len(figures.applications) == 1
+            else f"{warning.application}: "
+        )
+        yield f"  {warning.code}: {about}{warning.text}"
+
+
+def _application(app: AppReport, figures: Figures) -> Iterator[str]:
+    yield f"application {app.name} ({app.protocol.upper()})"
+    if app.shares_state_with is not None:
+        yield "  shares limit and queue with an application above: both have the same policy object"
+    yield ""
+    if not app.routes_known:
+        yield "  no route source knows the application; these are the rules of the policy"
+    yield from _table(
+        ("methods", "route", "class", "cost", "deadline", "min..max", "waits", "from"),
+        [_route(row) for row in app.routes if not _is_implied(row, app.routes)],
+    )
+    yield f"  exempt paths (GET, HEAD): {', '.join(app.exempt_paths) or 'none'}"
+    if app.websockets:
+        yield f"  websockets pass untouched: {', '.join(app.websockets)}"
+    yield ""
+    yield from _meaning(app, figures)
+
+
+def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
+    bound = "max_wait"
+    if app.bound_by != bound:
+        bound = f"wait_share {number(app.wait_share)} of {seconds(app.deadline_default)}"
+    yield f"  limit          {counted(app.slots, 'slot')}, {app.exempt_limit} more for exempt requests"
+    yield f"  queue          {counted(app.queue, 'place')}, each for {seconds(app.longest_wait)} at most ({bound})"
+    if app.service_time is None or app.rate is None or app.drain is None or app.rate_of_all is None:
+        yield "  rate           unknown: say --service-time SECONDS, what a request typically takes"
+    else:
+        source = "as given" if app.service_time_from == GIVEN else "as observed here"
+        yield f"  service time   {seconds(app.service_time)} ({source})"
+        yield f"  rate           the limit means {number(app.rate)} requests a second of cost 1"
+        yield f"  full queue     has got its slots after {seconds(app.drain)}"
+    workers = f"{counted(figures.workers, 'process', 'processes')}: {counted(app.slots_of_all, 'slot')}"
+    per_second = "" if app.rate_of_all is None else f", {number(app.rate_of_all)} requests a second"
+    each = ", because each process has a limit of its own" if figures.workers > 1 else ""
+    yield f"  together       {workers}{per_second}{each}"
+    yield ""
+    yield from _table(
+        ("class", "weight", "reserved", "while all wait", "alone", "queue"),
+        [
+            (
+                each.name,
+                number(each.weight),
+                _slots(each.reserved, each.reserved_rate),
+                _slots(each.shared_slots, each.shared_rate),
+                _slots(each.most_slots, each.most_rate),
+                str(each.queue),
+            )
+            for each in app.classes
+        ],
+    )
+
+
+def _slots(slots: float, rate: float | None) -> str:
+    return f"{number(slots)} slots" if rate is None else f"{number(slots)} slots = {number(rate)}/s"
+
+
+def _route(row: Treatment) -> tuple[str, ...]:
+    methods = "any"
+    if row.methods is not None:
+        methods = " ".join(method for method in row.methods if method not in IMPLIED) or " ".join(row.methods)
+    template = "everything else" if row.template == UNMATCHED else row.template
+    return (
+        methods,
+        template if row.where is None else f"{template} (only {row.where})",
+        row.priority,
+        "-" if row.exempt else str(row.cost),
+        seconds(row.budget),
+        f"{number(row.deadline_minimum)}..{seconds(row.deadline_maximum)}",
+        seconds(row.longest_wait, none="-"),
+        _sources(row),
+    )
+
+
+def _is_implied(row: Treatment, rows: Sequence[Treatment]) -> bool:
+    """Return whether a row says only how methods are treated that the framework added beside others."""
+    if row.methods is None or not IMPLIED.issuperset(row.methods):
+        return False
+    return any(other.template == row.template and other is not row for other in rows)
+
+
+def _sources(row: Treatment) -> str:
+    said: dict[str, list[str]] = {}
+    for field, source in (
+        ("class", row.sources.priority),
+        ("cost", row.sources.cost),
+        ("deadline", row.sources.deadline),
+    ):
+        if source != DEFAULT:
+            said.setdefault(source, []).append(field)
+    return "; ".join(f"{source}: {', '.join(fields)}" for source, fields in said.items()) or DEFAULT
+
+
+def _dependencies(figures: Figures) -> Iterator[str]:
+    yield "dependencies of this process"
+    yield ""
+    for each in figures.dependencies:
+        yield f"  {each.name}: {', '.join(each.match)}"
+        yield from _dependency(each, figures)
+    worst = max(figures.dependencies, key=lambda each: each.amplification)
+    yield f"  worst amplification: x{number(worst.amplification)} ({worst.name}); it multiplies with every layer that retries"
+
+
+def _dependency(each: DependencyReport, figures: Figures) -> Iterator[str]:
+    yield f"    attempt        {seconds(each.timeout)}, connecting {seconds(each.connect_timeout)}"
+    retries = f"{counted(each.attempts, 'attempt')}, at worst x{number(each.amplification)}"
+    if each.attempts > 1 and each.budget_ratio is None:
+        retries += ": no retry budget"
+    elif each.attempts > 1 and each.budget_per_second is not None:
+        retries += f": retries are at most {number((each.budget_ratio or 0) * 100)} % of the calls"
+        if each.budget_per_second:
+            retries += f" and {number(each.budget_per_second)} a second"
+    yield f"    call           {retries}"
+    yield f"    takes at most  {seconds(each.longest_in_request)} in a request, {seconds(each.longest_call)} outside"
+    if each.bulkhead is not None:
+        together = "" if figures.workers == 1 else f", {each.bulkhead_of_all} in {figures.workers} processes"
+        yield f"    bulkhead       {each.bulkhead} at once{together}"
+    if each.minimum_calls is not None:
+        after = "" if each.judges_after is None else f", that is {seconds(each.judges_after)} at this rate"
+        yield f"    breaker        judges after {counted(each.minimum_calls, 'outcome')}{after}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _rounded(value: Any) -> Any:
+    """Return plain values with times and rates rounded, so that no noise of the last digits is in the output."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,425 @@
+"""`resilient-mw explain` on applications of each framework: what is found, and what the numbers mean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resilient_mw
+from tests.cli.conftest import FASTAPI, FLASK, STARLETTE, Explain
+
+ROOT = Path(resilient_mw.__path__[0]).parent
+
+SHOP = (
+    FASTAPI
+    + """
+from starlette.websockets import WebSocket
+app.add_middleware(ResilienceMiddleware, policy=ServerPolicy(
+    name="shop", limit=10, queue=10,
+    classes=[PriorityClass("critical", weight=6, reserved=4), PriorityClass("normal", weight=2, queue_length=3)],
+    routes=[
+        RouteRule("/reports/special", priority="critical"),
+        RouteRule("/reports/*", methods=["GET"], cost=2, deadline_maximum=5),
+    ],
+))
+@app.get("/health")
+def health(): ...
+@app.post("/health")
+async def set_health(): ...
+@app.get("/checkout")
+@priority("critical", cost=3)
+@deadline(default=2, minimum=1)
+async def checkout(): ...
+@app.api_route("/reports/{name}", methods=["GET", "DELETE"])
+@deadline(default=20)
+async def report(name: str): ...
+@app.get("/fast")
+@exempt
+async def fast(): ...
+@app.websocket("/ws")
+async def ws(socket: WebSocket): ...
+"""
+)
+
+
+def test_fastapi_says_how_each_route_is_treated_and_why(explain: Explain) -> None:
+    said = explain(SHOP, "--json")
+    assert said.status == 0
+    rows = said.rows()
+    assert list(rows) == [
+        ("GET", "/health"),
+        ("POST", "/health"),
+        ("GET", "/checkout"),
+        ("DELETE GET", "/reports/{name}"),
+        ("GET", "/reports/{name}"),
+        ("DELETE", "/reports/{name}"),
+        ("GET", "/fast"),
+        ("any", "unmatched"),
+    ]
+
+    def shown(methods: str, template: str) -> tuple[object, ...]:
+        row = rows[methods, template]
+        numbers = (row["deadline_default"], row["deadline_minimum"], row["deadline_maximum"])
+        return row["priority"], row["cost"], numbers, row["longest_wait"], tuple(row["sources"].values())
+
+    default = ("default", "default", "default")
+    assert shown("GET", "/health") == ("exempt", 1, (10, 0, 60), None, ("exempt path", "default", "default"))
+    assert shown("POST", "/health") == ("normal", 1, (10, 0, 60), 1.0, default)
+    assert shown("GET", "/checkout") == ("critical", 3, (2, 1, 60), 0.5, ("mark", "mark", "mark"))
+    some = rows["DELETE GET", "/reports/{name}"]
+    assert (some["where"], some["priority"], some["sources"]["priority"]) == (
+        "/reports/special",
+        "critical",
+        "rule '/reports/special'",
+    )
+    by_rule = ("default", "rule '/reports/*'", "rule '/reports/*'")
+    assert shown("GET", "/reports/{name}") == ("normal", 2, (20, 0, 5), 1.0, by_rule)
+    assert shown("DELETE", "/reports/{name}") == (
+        "normal",
+        1,
+        (20, 0, 60),
+        1.0,
+        ("default", "default", "mark"),
+    )
+    assert shown("GET", "/fast") == ("exempt", 1, (10, 0, 60), None, ("mark", "default", "default"))
+    assert said.app()["websockets"] == ["/ws"]
+
+
+def test_the_numbers_of_a_policy_at_a_given_service_time(explain: Explain) -> None:
+    said = explain(SHOP, "--json", "--service-time", "0.2", "--workers", "4")
+    app = said.app()
+    assert (app["slots"], app["queue"], app["longest_wait"], app["bound_by"]) == (10, 10, 1.0, "max_wait")
+    assert (app["service_time"], app["service_time_from"]) == (0.2, "given")
+    assert (app["rate"], app["drain"]) == (50.0, 0.2)
+    assert (app["slots_of_all"], app["queue_of_all"], app["rate_of_all"]) == (40, 40, 200.0)
+    critical, normal = app["classes"]
+    assert (critical["reserved_rate"], critical["shared_slots"], critical["most_rate"]) == (20.0, 8.5, 50.0)
+    assert (normal["reserved_rate"], normal["shared_slots"], normal["most_slots"]) == (0.0, 1.5, 6)
+    assert (critical["queue"], normal["queue"]) == (10, 3)
+    text = explain(SHOP, "--service-time", "0.2", "--workers", "4").out
+    assert "the limit means 50 requests a second" in text
+    assert "4 processes: 40 slots, 200 requests a second" in text
+
+
+def test_without_a_service_time_the_rates_are_unknown_and_it_says_so(explain: Explain) -> None:
+    app = explain(SHOP, "--json").app()
+    assert (app["service_time"], app["service_time_from"], app["rate"], app["drain"]) == (None,) * 4
+    assert "say --service-time SECONDS" in explain(SHOP).out
+
+
+def test_the_share_of_the_budget_bounds_the_wait_where_it_is_smaller(explain: Explain) -> None:
+    app = explain(
+        FASTAPI + "app = ResilienceMiddleware(app, deadline_default=2, wait_share=0.1)", "--json"
+    ).app()
+    assert (app["longest_wait"], app["bound_by"]) == (0.2, "wait_share")
+
+
+RUNS = (
+    FLASK
+    + """
+import time
+policy = ServerPolicy(limit=4)
+app.wsgi_app = ResilienceMiddleware(app.wsgi_app, policy)
+@app.get("/items/<int:id>")
+def item(id):
+    time.sleep(0.02)
+    return ""
+@app.get("/health")
+def health():
+    time.sleep(0.3)
+    return ""
+"""
+)
+
+
+def test_what_ran_in_this_process_is_the_service_time(explain: Explain) -> None:
+    ran = (
+        RUNS + "for path in ('/items/1', '/items/2', '/health'): app.test_client().get(path, buffered=True)\n"
+    )
+    said = explain(ran, "--json")
+    app = said.app()
+    assert app["service_time_from"] == "observed"
+    items = said.rows()["GET", "/items/<int:id>"]["observed"]
+    assert items >= 0.02
+    assert app["service_time"] == items  # the health check, which is exempt, does not count
+    assert app["rate"] == pytest.approx(4 / app["service_time"], rel=0.01)
+    assert said.rows()["GET", "/health"]["observed"] >= 0.3
+    assert explain(ran, "--json", "--service-time", "0.5").app()["service_time"] == 0.5
+
+
+def test_starlette_with_mounts(explain: Explain) -> None:
+    said = explain(
+        STARLETTE
+        + """
+class Orders(HTTPEndpoint):
+    async def get(self, request): ...
+    @priority("critical")
+    async def post(self, request): ...
+async def foreign(scope, receive, send): ...
+inner = Starlette(routes=[Route("/x/{id:int}", answer), Route("/health", answer)])
+app = Starlette(routes=[
+    Route("/orders", Orders),
+    Route("/any", answer, methods=None),
+    priority("sheddable")(Mount("/inner", inner)),
+    Mount("/legacy", foreign),
+])
+app.add_middleware(ResilienceMiddleware, routes=[RouteRule("/inner/x/*", cost=2), RouteRule("/legacy/old", cost=3)])
+""",
+        "--json",
+    )
+    rows = said.rows()
+    assert {key: (row["priority"], row["cost"]) for key, row in rows.items()} == {
+        ("GET", "/orders"): ("normal", 1),
+        ("POST", "/orders"): ("critical", 1),
+        ("GET", "/any"): ("normal", 1),
+        ("GET", "/inner/x/{id:int}"): ("sheddable", 2),
+        ("GET", "/inner/health"): ("sheddable", 1),
+        ("any", "/legacy/{path:path}"): ("normal", 1),
+        ("any", "unmatched"): ("normal", 1),
+    }
+    partly = [row for row in said.app()["routes"] if row["where"]]
+    assert [(row["template"], row["where"], row["cost"]) for row in partly] == [
+        ("/legacy/{path:path}", "/legacy/old", 3)
+    ]
+
+
+def test_the_text_leaves_out_what_the_framework_adds_beside_other_methods(explain: Explain) -> None:
+    source = (
+        FLASK
+        + """
+app.wsgi_app = ResilienceMiddleware(app.wsgi_app)
+@app.get("/health")
+def health(): return ""
+@app.route("/options", methods=["OPTIONS"])
+def options(): return ""
+"""
+    )
+    assert [key for key, _ in explain(source, "--json").rows()] == ["GET", "OPTIONS", "OPTIONS", "any"]
+    shown = [line.split()[:2] for line in explain(source).out.splitlines()[2:6]]
+    assert shown == [["methods", "route"], ["GET", "/health"], ["OPTIONS", "/options"], ["any", "everything"]]
+
+
+def test_flask_with_blueprints_and_other_middlewares_around(explain: Explain) -> None:
+    said = explain(
+        FLASK
+        + """
+from flask import Blueprint
+from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+reports = priority("sheddable")(Blueprint("reports", __name__, url_prefix="/reports"))
+@reports.get("/<name>")
+def report(name): return ""
+app.register_blueprint(reports)
+@app.route("/orders", methods=["GET", "POST"])
+def orders(): return ""
+def old(environ, start_response): ...
+app.wsgi_app = ProxyFix(ResilienceMiddleware(
+    DispatcherMiddleware(app.wsgi_app, {"/old": old}), routes=[RouteRule("/old/x", cost=2)]
+))
+""",
+        "--json",
+    )
+    assert said.app()["protocol"] == "wsgi"
+    assert {key: row["priority"] for key, row in said.rows().items()} == {
+        ("GET", "/reports/<name>"): "sheddable",
+        ("GET POST", "/orders"): "normal",
+        ("any", "/old/*"): "normal",
+        ("any", "unmatched"): "normal",
+    }
+    assert said.codes() == []
+
+
+OUTERMOST = {
+    "add_middleware": "app.add_middleware(ResilienceMiddleware, name='found')",
+    "around": "app = ResilienceMiddleware(app, name='found')",
+    "below another one": (
+        "from starlette.middleware.gzip import GZipMiddleware\n"
+        "app = GZipMiddleware(ResilienceMiddleware(app, name='found'))"
+    ),
+    "below others of the application": (
+        "app.add_middleware(ResilienceMiddleware, name='found')\n"
+        "@app.middleware('http')\n"
+        "async def outer(request, call_next): return await call_next(request)"
+    ),
+    "outside one that hides what it wraps": (
+        "def hiding(inner):\n"
+        "    async def call(scope, receive, send): await inner(scope, receive, send)\n"
+        "    return call\n"
+        "app.add_middleware(hiding)\n"
+        "app.add_middleware(ResilienceMiddleware, name='found')"
+    ),
+    "around a mounted application": (
+        "outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)\n"
+        "outer.mount('/', ResilienceMiddleware(app, name='found'))\n"
+        "app = outer"
+    ),
+    "a factory": "inner = app\ndef app(): return ResilienceMiddleware(inner, name='found')",
+    "an attribute of an attribute": (
+        "class holder: app = ResilienceMiddleware(app, name='found')\nholder.deep = holder"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", OUTERMOST)
+def test_the_middleware_is_found(way: str, explain: Explain) -> None:
+    source = FASTAPI + "@app.get('/x')\nasync def x(): ...\n" + OUTERMOST[way]
+    more = ["--factory"] if way == "a factory" else []
+    target = "shop:holder.deep.app" if "attribute" in way else "shop:app"
+    said = explain(source, "--json", *more, target=target)
+    assert said.app()["name"] == "found"
+    assert ("GET", "/x") in said.rows()
+
+
+def test_several_middlewares_are_several_applications_and_a_shared_policy_is_named(explain: Explain) -> None:
+    said = explain(
+        STARLETTE
+        + """
+policy = ServerPolicy(name="shared", limit=2, queue=50)
+one = Starlette(routes=[Route("/one", answer)])
+two = Starlette(routes=[Route("/two", answer)])
+app = Starlette(routes=[
+    Mount("/a", ResilienceMiddleware(one, policy)), Mount("/b", ResilienceMiddleware(two, policy)),
+    Mount("/c", ResilienceMiddleware(Starlette(), name="own")),
+])
+""",
+        "--json",
+        "--service-time",
+        "1",
+    )
+    apps = said.json()["applications"]
+    assert [(app["name"], app["shares_state_with"]) for app in apps] == [
+        ("shared", None),
+        ("shared", 0),
+        ("own", None),
+    ]
+    assert said.codes() == ["queue_too_long"]  # once for the two that share it
+
+
+def test_an_application_without_a_route_source_shows_the_rules(explain: Explain) -> None:
+    source = """
+    from resilient_mw import *
+    from resilient_mw.asgi import ResilienceMiddleware
+    async def raw(scope, receive, send): ...
+    app = ResilienceMiddleware(raw, routes=[RouteRule("/reports/*", methods=["GET"], priority="sheddable")])
+    """
+    said = explain(source, "--json")
+    assert said.app()["routes_known"] is False
+    assert [(key, row["priority"]) for key, row in said.rows().items()] == [
+        (("GET", "/reports/*"), "sheddable"),
+        (("any", "unmatched"), "normal"),
+    ]
+    assert said.codes() == []
+    assert "no route source knows the application" in explain(source).out
+
+
+CALLS = """
+import httpx
+from resilient_mw_integrations.httpx import ResilientTransport
+app = ResilienceMiddleware(app, deadline_maximum=20)
+prices = Dependency("prices", match=["http://prices/*", "http://offers/*"], timeout=1.0, bulkhead=10)
+stock = Dependency("stock", match="http://stock/*", timeout=1.5, total_timeout=None, breaker=None,
+                   retry=RetryPolicy(attempts=3, budget_ratio=None, backoff_base=0.5, max_retry_after=0))
+mail = Dependency("mail", match="http://mail/*", timeout=None, retry=None, breaker=None)
+unused = Dependency("unused", match="http://unused/*")
+client = httpx.Client(transport=ResilientTransport([prices, stock, mail]))
+"""
+
+
+def test_dependencies_of_this_process(explain: Explain) -> None:
+    said = explain(FASTAPI + CALLS, "--json", "--workers", "2")
+    mail, prices, stock = said.json()["dependencies"]
+    assert [each["name"] for each in (mail, prices, stock)] == ["mail", "prices", "stock"]
+    assert prices["match"] == ["http://prices/*", "http://offers/*"]
+    assert (prices["attempts"], prices["amplification"], prices["budget_per_second"]) == (2, 1.1, 1.0)
+    # 2 attempts of 1 s, and between them at most a Retry-After of 5 s, 40 % longer at most.
+    assert (prices["longest_call"], prices["longest_in_request"]) == (9.0, 9.0)
+    assert (prices["bulkhead"], prices["bulkhead_of_all"], prices["minimum_calls"]) == (10, 20, 10)
+    assert (stock["amplification"], stock["budget_ratio"], stock["minimum_calls"]) == (3.0, None, None)
+    assert stock["longest_call"] == 6.0  # 3 x 1.5 s and back-offs of 0.5 s and 1 s
+    assert (mail["attempts"], mail["amplification"]) == (1, 1.0)
+    assert (mail["longest_call"], mail["longest_in_request"]) == (
+        9.99,
+        19.99,
+    )  # total_timeout, deadline: less the reserve
+    text = explain(FASTAPI + CALLS).out
+    assert "3 attempts, at worst x3: no retry budget" in text
+    assert "worst amplification: x3 (stock)" in text
+
+
+def test_the_retries_that_are_always_allowed_count_where_the_rate_is_known(explain: Explain) -> None:
+    def amplification(*arguments: str) -> float:
+        report = explain(FASTAPI + CALLS, "--json", *arguments).json()
+        value: float = report["dependencies"][1]["amplification"]
+        return value
+
+    assert amplification("--rate", "100") == 1.11
+    assert amplification("--rate", "100", "--workers", "10") == 1.2  # each process has a budget of its own
+    assert amplification("--rate", "0.1") == 2.0  # never more than the attempts
+
+
+def test_json_is_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    said = set()
+    for seed in ("1", "2", "3"):
+        finished = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "resilient_mw.cli",
+                "explain",
+                "shop:app",
+                "--json",
+                "--service-time",
+                "0.3",
+            ],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'integrations'}",
+                "PYTHONHASHSEED": seed,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert finished.returncode == 0, finished.stderr
+        said.add(finished.stdout)
+    assert len(said) == 1
+    assert '"format": 1,' in said.pop()
+
+
+def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
+    report = explain(FASTAPI + CALLS + "@priority('normal')\ndef lost(): ...\n", "--json").json()
+    assert list(report) == [
+        "format",
+        "target",
+        "workers",
+        "rate",
+        "applications",
+        "dependencies",
+        "warnings",
+    ]
+    (app,) = report["applications"]
+    assert list(app) == [
+        "name", "protocol", "shares_state_with", "slots", "queue", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
+        "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
+        "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
+        "routes", "routes_known", "websockets",
+    ]  # fmt: skip
+    assert list(app["routes"][0]) == [
+        "template", "methods", "where", "priority", "cost", "deadline_default", "deadline_minimum", "deadline_maximum",
+        "budget", "longest_wait", "observed", "threaded", "sources", "problem",
+    ]  # fmt: skip
+    assert list(app["classes"][0]) == [
+        "name", "weight", "reserved", "shared_slots", "most_slots", "queue", "reserved_rate", "shared_rate", "most_rate",
+    ]  # fmt: skip
+    assert list(report["dependencies"][0]) == [
+        "name", "match", "timeout", "connect_timeout", "total_timeout", "attempts", "budget_ratio", "budget_per_second",
+        "amplification", "longest_call", "longest_in_request", "bulkhead", "bulkhead_of_all", "minimum_calls", "open_for",
+        "judges_after", "observed",
+    ]  # fmt: skip
+    assert list(report["warnings"][0]) == ["code", "application", "subject", "text"]
