@@ -61,8 +61,7 @@ class AdmissionController:
         if self.waiting or self.draining:
             return self._arrive_in_a_crowd(now, route, cost, deadline_at)
         state = self.classes[route.rank]
-        if cost <= self.slots.available(state):
-            self.slots.take(state, cost)
+        if self.slots.try_take(state, cost):
             route.admitted += 1
             return ADMITTED
         return self._arrive_in_a_crowd(now, route, cost, deadline_at)

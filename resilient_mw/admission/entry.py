@@ -22,11 +22,13 @@ class RouteEntry:
         rank: index of the class in the policy; -1 for `exempt`.
         cost: slots that one request takes.
         deadline: the complete deadline rule of the route.
+        budget: seconds that a caller gets who sends no deadline.
     """
 
     __slots__ = (
         "admitted",
         "arrived",
+        "budget",
         "cost",
         "deadline",
         "late",
@@ -47,6 +49,7 @@ class RouteEntry:
         self.rank = rank
         self.cost = cost
         self.deadline = deadline
+        self.budget = deadline.budget(None, trusted=False)
         self.arrived = 0
         self.admitted = 0
         self.left = 0
@@ -65,7 +68,10 @@ class RouteEntry:
             ran: seconds from admission to the end. Only completed runs teach the typical run time: a cut-off one
                 would make the route look faster than it is.
         """
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        try:
+            self.outcomes[outcome] += 1
+        except KeyError:
+            self.outcomes[outcome] = 1
         if outcome == COMPLETED:
             self.run.add(ran)
             self.median.add(ran)

@@ -48,8 +48,19 @@ class Slots:
                     return False
         return True
 
+    def try_take(self, state: ClassState, cost: int) -> bool:
+        """Take slots while nobody waits; return whether there were enough for this class."""
+        in_use = self.in_use + cost
+        if in_use > self.limit - self._unfilled + state.unfilled:
+            return False
+        self.in_use = in_use
+        state.slots += cost
+        if state.priority.reserved:
+            self._refill(state)
+        return True
+
     def take(self, state: ClassState, cost: int) -> None:
-        """Take slots while nobody waits."""
+        """Take slots that are known to be there."""
         self.in_use += cost
         state.slots += cost
         if state.priority.reserved:

@@ -69,7 +69,22 @@ class HttpExchange(Supervised):
         channel: Channel | None,
         outer: HttpExchange | None,
     ) -> None:
-        super().__init__(task, deadline_at, started_at, guard.clock)
+        # All slots are set here, those of the bases too, without a call: every request comes by here.
+        self.deadline_at = deadline_at
+        self.reason = None
+        self._clock = guard.clock
+        self._callbacks = None
+        self.task = task
+        self.base = task.cancelling()
+        self.started_at = started_at
+        self.started = False
+        self.complete = False
+        self.done = False
+        self._timed = False
+        self._watched = False
+        self._stop = None
+        self._held = None
+        self._release = None
         self.answer: asyncio.Task[None] | None = None
         self.failed = False
         self._guard = guard
@@ -138,7 +153,7 @@ class HttpExchange(Supervised):
         if starts:
             self.started = True
             self._trailers = bool(message.get("trailers", False))
-        last = _is_last(message, self._trailers)
+        last = not starts and _is_last(message, self._trailers)
         self._last_message = last
         try:
             await self._send(message)

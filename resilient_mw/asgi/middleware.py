@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import Token, copy_context
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
@@ -41,6 +42,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Any ASGI application. Frameworks type the protocol each in their own way, so the public face takes all of them."""
 
 FIELDS = {name.encode("ascii"): name for name in DEADLINE_FIELDS}
+NAME_OF = itemgetter(0)
 
 
 class ResilienceMiddleware:
@@ -97,7 +99,7 @@ class ResilienceMiddleware:
     async def _http(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         supervisor = self._supervisor_of_this_loop()
         task = asyncio.current_task()
-        outer = surrounding(task, scope)
+        outer = None if CURRENT.get() is NO_REQUEST else surrounding(task, scope)
         guarded = task is None or (outer is not None and outer.guarded_by(self._guard))
         arrival = None if guarded else self._arrive(scope, outer)
         if arrival is None or task is None:
@@ -132,17 +134,24 @@ class ResilienceMiddleware:
                 self._start(scope)
             now = guard.clock.now()
             entry = protection.entry(scope["path"], scope.get("root_path", ""), scope["method"], scope)
-            fields = [
-                (FIELDS[name], value.decode("latin-1")) for name, value in scope["headers"] if name in FIELDS
-            ]
-            client = scope.get("client")
-            deadline_at = protection.deadline_at(now, entry, fields, client[0] if client else None)
+            if FIELDS.keys().isdisjoint(map(NAME_OF, scope["headers"])):
+                deadline_at = now + entry.budget
+            else:
+                deadline_at = self._established(scope, entry, now)
             if outer is not None:
                 deadline_at = min(deadline_at, outer.deadline_at)
             return guard.arrive(entry, now, deadline_at), entry, now, deadline_at
         except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
             guard.listeners.failed("admission", error)
             return None
+
+    def _established(self, scope: HTTPScope, entry: RouteEntry, now: float) -> float:
+        """Return the deadline of a request that says something about it."""
+        fields = [
+            (FIELDS[name], value.decode("latin-1")) for name, value in scope["headers"] if name in FIELDS
+        ]
+        client = scope.get("client")
+        return self._protection.deadline_at(now, entry, fields, client[0] if client else None)
 
     async def _run(self, exchange: HttpExchange, supervisor: Supervisor, scope: HTTPScope) -> None:
         """Run the application with a slot in hand; the slot comes back on every way out."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 MEDIAN_SAMPLES = 10
 """Samples before a median is believed."""
+SMALLEST_SAMPLE = 1e-6
+"""Seconds: an estimate of nothing could not be moved by a factor."""
 
 
 class RunningMedian:
@@ -25,16 +27,23 @@ class RunningMedian:
 
     def add(self, sample: float) -> None:
         """Take one sample, in seconds."""
-        samples = self._samples + 1
-        self._samples = samples
-        if samples == 1:
-            self._estimate = max(sample, 1e-6)
-            return
-        step = 1.05 if samples > 10 else 1.0 + 0.5 / samples
-        if sample > self._estimate:
-            self._estimate = min(sample, self._estimate * step)
+        estimate = self._estimate
+        if self._samples >= MEDIAN_SAMPLES:
+            step = 1.05
         else:
-            self._estimate = max(sample, self._estimate / step, 1e-6)
+            self._samples += 1
+            if self._samples == 1:
+                self._estimate = max(sample, SMALLEST_SAMPLE)
+                return
+            step = 1.0 + 0.5 / self._samples
+        # Every run comes by here, so without min() and max().
+        if sample > estimate:
+            moved = estimate * step
+            self._estimate = moved if moved < sample else sample  # noqa: FURB136
+        else:
+            moved = estimate / step
+            least = sample if sample > SMALLEST_SAMPLE else SMALLEST_SAMPLE  # noqa: FURB136
+            self._estimate = moved if moved > least else least  # noqa: FURB136
 
     @property
     def value(self) -> float | None:

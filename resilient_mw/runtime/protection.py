@@ -74,7 +74,7 @@ class Protection:
     def entry(self, path: str, root_path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
         """Return how a request is treated; as an unmatched, normal one if the route source fails (fail open)."""
         try:
-            return self.table.entry(below_root(path, root_path), method, scope)
+            return self.table.entry(below_root(path, root_path) if root_path else path, method, scope)
         except Exception as error:  # noqa: BLE001  the application must be served whatever our look-up does
             self.guard.listeners.failed("route look-up", error)
             return self.table.default
@@ -91,7 +91,7 @@ class Protection:
             peer: the address of the peer, None if the server does not tell.
         """
         if not fields:
-            return now + entry.deadline.budget(None, trusted=False)
+            return now + entry.budget
         wish, ignored = read_wish(fields)
         if ignored:
             self.guard.ignored(ignored)
