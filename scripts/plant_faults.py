@@ -28,8 +28,9 @@ from fault_table import FAULTS as DECISION_FAULTS
 from fault_table import Fault
 from fault_table_asgi import ASGI_FAULTS
 from fault_table_calls import CALLS_FAULTS
+from fault_table_edge import EDGE_FAULTS
 
-FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS)
+FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS, *EDGE_FAULTS)
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("resilient_mw", "integrations", "tests", "pyproject.toml")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from resilient_mw.core.checks import require_integer, require_name, require_number
+from resilient_mw.core.checks import require_field_name, require_integer, require_name, require_number
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.events import Event
 from resilient_mw.core.marks import Mark
@@ -57,6 +57,13 @@ class ServerPolicy:
         smallest_budget: seconds; a request with less is refused before any work.
         trusted_peers: whose deadline header may lengthen the default: networks such as `"10.0.0.0/8"`, or a function
             of the peer's address. Nobody by default.
+        trusted_hops: how many proxies stand before this server, each of which adds its peer to `X-Forwarded-For`. The
+            word of the address that the outermost one added then decides whether a deadline header may lengthen, if
+            the proxy that speaks to this server is itself one of `trusted_peers`. 0: the address of the connection.
+        max_body: bytes of the largest request body. A larger one gets 413: before a slot is taken if its
+            `Content-Length` says so, else as soon as more has been read. None: any size.
+        deadline_response_header: name of a response header that tells the caller the milliseconds that were left when
+            the head of the response left. None: no such header.
         routes: rules by path; the first that matches decides, before marks.
         listeners: called with each event, outside every lock; an error in one is counted and does no harm.
         name: names the application in metrics.
@@ -78,6 +85,9 @@ class ServerPolicy:
     deadline_maximum: float = 60.0
     smallest_budget: float = 0.005
     trusted_peers: Sequence[str] | Callable[[str], bool] = ()
+    trusted_hops: int = 0
+    max_body: int | None = None
+    deadline_response_header: str | None = None
     routes: Sequence[RouteRule] = ()
     listeners: Sequence[Callable[[Event], None]] = ()
     name: str = "app"
@@ -112,7 +122,7 @@ class ServerPolicy:
         for listener in _sequence("listeners", self.listeners, "functions"):
             if not callable(listener):
                 raise ValueError(f"listeners={listener!r} is not allowed: it must be a function of an event")
-        PeerTrust(self.trusted_peers)
+        self._check_edge()
 
     def _check_deadlines(self) -> None:
         require_number("deadline_default", self.deadline_default, low=0.001, high=86_400)
@@ -126,6 +136,18 @@ class ServerPolicy:
             value, most = getattr(self, name), getattr(self, limit)
             if value > most:
                 raise ValueError(f"{name}={value!r} is not allowed: it must be at most {limit}, {most!r}")
+
+    def _check_edge(self) -> None:
+        trust = PeerTrust(self.trusted_peers)
+        require_integer("trusted_hops", self.trusted_hops, low=0, high=16)
+        if self.trusted_hops and not trust:
+            raise ValueError(
+                f"trusted_hops={self.trusted_hops!r} is not allowed without trusted_peers, which must hold the proxies"
+            )
+        if self.max_body is not None:
+            require_integer("max_body", self.max_body, low=0)
+        if self.deadline_response_header is not None:
+            require_field_name("deadline_response_header", self.deadline_response_header)
 
     def _check_classes(self) -> None:
         for each in _sequence("classes", self.classes, "PriorityClass objects"):

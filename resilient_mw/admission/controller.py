@@ -121,6 +121,11 @@ class AdmissionController:
         waiter.route.wait.add(now - waiter.arrived_at)
         return ADMITTED
 
+    def refuse(self, now: float, route: RouteEntry, reason: Reason) -> Decision:
+        """Refuse a request that has just arrived for what it is, whatever the load."""
+        route.arrived += 1
+        return self._refuse(now, route, reason, NOBODY)
+
     def next_wakeup(self) -> float | None:
         """Return when `tick` wants to be called next; None while nobody waits."""
         return self._timetable.next_due()

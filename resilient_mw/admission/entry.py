@@ -23,6 +23,7 @@ class RouteEntry:
         cost: slots that one request takes.
         deadline: the complete deadline rule of the route.
         budget: seconds that a caller gets who sends no deadline.
+        max_body: bytes of the largest request body; None: any.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class RouteEntry:
         "deadline",
         "late",
         "left",
+        "max_body",
         "median",
         "outcomes",
         "priority",
@@ -43,13 +45,22 @@ class RouteEntry:
         "wait",
     )
 
-    def __init__(self, template: str, priority: str, rank: int, cost: int, deadline: DeadlineRule) -> None:
+    def __init__(  # noqa: PLR0917  one per route, made from the key it is found by
+        self,
+        template: str,
+        priority: str,
+        rank: int,
+        cost: int,
+        deadline: DeadlineRule,
+        max_body: int | None = None,
+    ) -> None:
         self.template = template
         self.priority = priority
         self.rank = rank
         self.cost = cost
         self.deadline = deadline
         self.budget = deadline.budget(None, trusted=False)
+        self.max_body = max_body
         self.arrived = 0
         self.admitted = 0
         self.left = 0

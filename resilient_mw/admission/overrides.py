@@ -26,6 +26,9 @@ class PolicyOverrides(TypedDict, total=False):
     deadline_maximum: float
     smallest_budget: float
     trusted_peers: Sequence[str] | Callable[[str], bool]
+    trusted_hops: int
+    max_body: int | None
+    deadline_response_header: str | None
     routes: Sequence[RouteRule]
     listeners: Sequence[Callable[[Event], None]]
     name: str

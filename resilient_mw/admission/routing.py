@@ -23,7 +23,7 @@ class RouteEntries:
     def __init__(self, policy: ServerPolicy) -> None:
         self._policy = policy
         self._ranks = {each.name: rank for rank, each in enumerate(policy.classes)} | {EXEMPT: -1}
-        self._entries: dict[tuple[str, str, int, DeadlineRule], RouteEntry] = {}
+        self._entries: dict[tuple[str, str, int, DeadlineRule, int | None], RouteEntry] = {}
 
     def get(self, template: str, mark: Mark) -> RouteEntry:
         """Return the entry for a template that is treated as `mark` says, the policy filling its gaps."""
@@ -31,12 +31,13 @@ class RouteEntries:
         priority = policy.default_class if mark.priority is None else mark.priority
         cost = 1 if mark.cost is None else mark.cost
         deadline = policy.deadline if mark.deadline is None else mark.deadline.over(policy.deadline)
-        key = (template, priority, cost, deadline)
+        max_body = policy.max_body if mark.max_body is None else mark.max_body
+        key = (template, priority, cost, deadline, max_body)
         entry = self._entries.get(key)
         if entry is None:
             # setdefault is atomic: two threads that come first at once get the same entry.
             entry = self._entries.setdefault(
-                key, RouteEntry(template, priority, self._ranks[priority], cost, deadline)
+                key, RouteEntry(template, priority, self._ranks[priority], cost, deadline, max_body)
             )
         return entry
 

@@ -11,6 +11,7 @@ from resilient_mw.admission.verdict import reported_reason
 from resilient_mw.asgi.channel import Channel, disconnect_event
 from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.guard import Guard
 from resilient_mw.runtime.supervise import Supervised, Supervisor
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
         ASGISendEvent,
         HTTPScope,
     )
+
+
+TOO_LARGE = Refusal(Reason.BODY_TOO_LARGE, begun=True)
 
 
 class HttpExchange(Supervised):
@@ -148,7 +152,7 @@ class HttpExchange(Supervised):
         starts = message["type"] == "http.response.start"
         # The loop may not have come round to the timer: it was blocked, or a stream never suspends.
         if (starts or message.get("more_body", False)) and self._clock.now() >= self.deadline_at:
-            await self._give_up(CancelReason.DEADLINE)
+            await self.give_up(CancelReason.DEADLINE)
             return
         if starts:
             self.started = True
@@ -161,19 +165,23 @@ class HttpExchange(Supervised):
             if self.complete:
                 raise
             # The server's way to say that the connection is lost.
-            await self._give_up(CancelReason.CLIENT_DISCONNECT)
+            await self.give_up(CancelReason.CLIENT_DISCONNECT)
             return
         if last:
             self.complete = True
 
+    async def give_up(self, reason: CancelReason) -> None:
+        """Have the request cancelled from inside `receive` or `send`: in a callback, while the handler is suspended."""
+        self._supervisor.fire_soon(self, reason)
+        await asyncio.sleep(0)
+
     # -- what the supervisor calls -------------------------------------------------------------------------------------
 
     def on_expired(self) -> None:
-        """Answer 504 from a task of its own, whatever the handler is doing."""
+        """Answer 504 (413 to a body that is too large) from a task of its own, whatever the handler is doing."""
+        refusal = TOO_LARGE if self.reason is CancelReason.BODY_TOO_LARGE else self._expiry
         loop = asyncio.get_running_loop()
-        self.answer = loop.create_task(
-            self._expiry.send(self._scope, self._send, None), context=self._context
-        )
+        self.answer = loop.create_task(refusal.send(self._scope, self._send, None), context=self._context)
 
     def start_watching(self) -> None:
         """Listen for the disconnect from now on, or as soon as the application does not listen itself."""
@@ -260,11 +268,6 @@ class HttpExchange(Supervised):
         self._left = True
         self._supervisor.fire_soon(self, CancelReason.CLIENT_DISCONNECT)
         return True
-
-    async def _give_up(self, reason: CancelReason) -> None:
-        """Have the request cancelled from inside `send`: in a callback, while the handler is suspended here."""
-        self._supervisor.fire_soon(self, reason)
-        await asyncio.sleep(0)
 
 
 def surrounding(task: asyncio.Task[Any] | None, scope: HTTPScope) -> HttpExchange | None:

@@ -14,11 +14,12 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, Decision
 from resilient_mw.admission.entry import RouteEntry, Waiter
 from resilient_mw.asgi.channel import Channel, nothing
+from resilient_mw.asgi.edge import CountedBody, TellingHead
 from resilient_mw.asgi.exchange import HttpExchange, surrounding
 from resilient_mw.asgi.refusal import prepare_refusals
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import UnsupportedEventLoop
-from resilient_mw.core.headers.wish import DEADLINE_FIELDS
+from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.async_gate import AsyncWait
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Any ASGI application. Frameworks type the protocol each in their own way, so the public face takes all of them."""
 
-FIELDS = {name.encode("ascii"): name for name in DEADLINE_FIELDS}
 NAME_OF = itemgetter(0)
 
 
@@ -69,6 +69,8 @@ class ResilienceMiddleware:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
+        self._fields = {name.encode("ascii"): name for name in self._protection.fields}
+        self._tells = self._protection.policy.deadline_response_header
         self._refusals = prepare_refusals()
         self._latest: tuple[asyncio.AbstractEventLoop, Supervisor] | None = None
         self._supervisors: dict[asyncio.AbstractEventLoop, Supervisor] = {}
@@ -101,7 +103,7 @@ class ResilienceMiddleware:
         task = asyncio.current_task()
         outer = None if CURRENT.get() is NO_REQUEST else surrounding(task, scope)
         guarded = task is None or (outer is not None and outer.guarded_by(self._guard))
-        arrival = None if guarded else self._arrive(scope, outer)
+        arrival = None if guarded else self._arrive(scope, outer, supervisor)
         if arrival is None or task is None:
             await self.app(scope, receive, send)
             return
@@ -122,10 +124,10 @@ class ResilienceMiddleware:
             task, deadline_at, now, self._guard, entry, supervisor, self._refusals[Reason.DEADLINE_EXCEEDED],
             scope, receive, send, channel, outer,
         )  # fmt: skip
-        await self._run(exchange, supervisor, scope)
+        await self._run(exchange, supervisor, scope, entry.max_body)
 
     def _arrive(
-        self, scope: HTTPScope, outer: HttpExchange | None
+        self, scope: HTTPScope, outer: HttpExchange | None, supervisor: Supervisor
     ) -> tuple[Decision, RouteEntry, float, float] | None:
         """Decide about a request: decision, route entry, arrival and deadline; None if our own code failed."""
         guard, protection = self._guard, self._protection
@@ -134,10 +136,14 @@ class ResilienceMiddleware:
                 self._start(scope)
             now = guard.clock.now()
             entry = protection.entry(scope["path"], scope.get("root_path", ""), scope["method"], scope)
-            if FIELDS.keys().isdisjoint(map(NAME_OF, scope["headers"])):
+            if entry.max_body is not None:
+                size = parse_content_length(_values(scope, b"content-length"))
+                if size is not None and size > entry.max_body:
+                    return guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry, now, now
+            if self._fields.keys().isdisjoint(map(NAME_OF, scope["headers"])) and not supervisor.lag:
                 deadline_at = now + entry.budget
             else:
-                deadline_at = self._established(scope, entry, now)
+                deadline_at = self._established(scope, entry, now, supervisor.lag)
             if outer is not None:
                 deadline_at = min(deadline_at, outer.deadline_at)
             return guard.arrive(entry, now, deadline_at), entry, now, deadline_at
@@ -145,22 +151,31 @@ class ResilienceMiddleware:
             guard.listeners.failed("admission", error)
             return None
 
-    def _established(self, scope: HTTPScope, entry: RouteEntry, now: float) -> float:
-        """Return the deadline of a request that says something about it."""
-        fields = [
-            (FIELDS[name], value.decode("latin-1")) for name, value in scope["headers"] if name in FIELDS
-        ]
+    def _established(self, scope: HTTPScope, entry: RouteEntry, now: float, lag: float) -> float:
+        """Return the deadline of a request that says something about it, or that had to wait for the loop."""
+        names = self._fields
+        fields = [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
+        forwarded = _values(scope, b"x-forwarded-for") if self._protection.policy.trusted_hops else ()
         client = scope.get("client")
-        return self._protection.deadline_at(now, entry, fields, client[0] if client else None)
+        peer = client[0] if client else None
+        return self._protection.deadline_at(now, entry, fields, peer, forwarded, lag)
 
-    async def _run(self, exchange: HttpExchange, supervisor: Supervisor, scope: HTTPScope) -> None:
+    async def _run(
+        self, exchange: HttpExchange, supervisor: Supervisor, scope: HTTPScope, max_body: int | None
+    ) -> None:
         """Run the application with a slot in hand; the slot comes back on every way out."""
         caught: BaseException | None = None
         release: Callable[[], None] = exchange.release
+        receive: Any = exchange.receive
+        send: Any = exchange.send
+        if max_body is not None:
+            receive = CountedBody(exchange, max_body).receive
+        if self._tells is not None:
+            send = TellingHead(exchange, self._tells).send
         supervisor.enter(exchange)
         token = CURRENT.set(exchange)
         try:
-            await self.app(scope, exchange.receive, exchange.send)
+            await self.app(scope, receive, send)
         except GeneratorExit:
             # The garbage collector ends a forgotten request, at any allocation, also under the guard's lock.
             release = partial(self._guard.later, release)
@@ -252,6 +267,11 @@ class ResilienceMiddleware:
 ASYNCIO_ONLY = (
     "resilient_mw runs on asyncio only: start the server with an asyncio event loop instead of Trio"
 )
+
+
+def _values(scope: HTTPScope, name: bytes) -> list[str]:
+    """Return the values of a header's lines."""
+    return [value.decode("latin-1") for each, value in scope["headers"] if each == name]
 
 
 def _reset(token: Token[RequestContext]) -> None:

@@ -14,18 +14,18 @@ RETRY_AFTER = [str(seconds).encode() for seconds in range(128)]
 
 
 class Refusal:
-    """The prepared answer for one reason."""
+    """The prepared answer for one reason; `begun`: to a request that the application is at work on."""
 
     __slots__ = ("_body", "_close", "_headers", "_status")
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: Reason, *, begun: bool = False) -> None:
         rule = REFUSAL_RULES[reason]
         self._status = rule.status
         self._close = rule.close
         self._body = problem_body(reason)
         self._headers = [
             (name.lower().encode("ascii"), value.encode("ascii"))
-            for name, value in refusal_headers(reason, None)
+            for name, value in refusal_headers(reason, None, begun=begun)
         ]
 
     async def send(self, scope: HTTPScope, send: ASGISendCallable, retry_after: int | None) -> None:

@@ -12,6 +12,7 @@
 | 502, 503, 504 | yes | yes | yes | a proxy may have passed the request on before |
 | other 5xx | yes | no | yes | not known to pass |
 | 4xx or 5xx, refused by a trusted dependency | neither | yes | no | it says itself that it has not begun |
+| 413, refused by a trusted dependency | neither | no | no | the same body will be as large next time |
 
 A refusal of a trusted dependency does not count against it: it answers, it protects itself, and the less important
 requests that it sheds must not cut off the important ones.
@@ -43,6 +44,7 @@ class Verdict:
     acted: bool
 
 
+TOO_LARGE = Verdict(failed=None, passing=False, acted=False)
 OK = Verdict(failed=False, passing=False, acted=True)
 NOT_BEGUN = Verdict(failed=None, passing=True, acted=False)
 
@@ -61,7 +63,7 @@ def classify_head(head: Head, failures: Collection[int] = FAILURE_STATUSES) -> V
     if status < 400:
         return OK
     if head.refused:
-        return NOT_BEGUN
+        return TOO_LARGE if status == 413 else NOT_BEGUN
     failed = True if status in failures else None if status in SAYS_NOTHING else False
     passing = status in PASSING or (status == 429 and head.retry_after is not None)
     return Verdict(failed=failed, passing=passing, acted=status != 425)

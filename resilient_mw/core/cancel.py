@@ -18,3 +18,5 @@ class CancelReason(StrEnum):
     """The server is stopping and its grace period is over."""
     CALLER = "caller"
     """The code that started the work cancelled it."""
+    BODY_TOO_LARGE = "body_too_large"
+    """The request body turned out to be larger than the route takes."""

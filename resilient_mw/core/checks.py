@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import string
+
+FIELD_NAME = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def require_number(field: str, value: object, *, low: float = 0.0, high: float = math.inf) -> float:
@@ -48,6 +51,21 @@ def require_name(field: str, value: object) -> str:
     ):
         raise ValueError(
             f"{field}={value!r} is not allowed: it must be text of ASCII letters, digits, '_', '-' or '.'"
+        )
+    return value
+
+
+def require_field_name(field: str, value: object) -> str:
+    """Return `value` as the name of a header field of our own.
+
+    Raises:
+        ValueError: naming the field and the value. Only names that start with `X-` are taken: a response's own fields
+            must not be replaced.
+    """
+    if not isinstance(value, str) or not value.lower().startswith("x-") or not FIELD_NAME.issuperset(value):
+        raise ValueError(
+            f"{field}={value!r} is not allowed: it must be text such as 'X-Budget-Left-Ms': 'X-', then ASCII letters, "
+            "digits or '-'"
         )
     return value
 

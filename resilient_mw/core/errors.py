@@ -2,6 +2,7 @@
 
 ResilienceError
 ├── DeadlineExceeded (also a TimeoutError)   the time for this work is over
+├── BodyTooLarge (also an OSError)           the request body is larger than the route takes
 ├── RequestCancelled                         the work was given up for another cause
 └── UnsupportedEventLoop                     started on an event loop other than asyncio's
 ResilienceWarning (a UserWarning)            something that was configured has no effect
@@ -41,6 +42,15 @@ class DeadlineExceeded(ResilienceError, TimeoutError):
     """Raised by `check()` and by `within()` when the deadline of the work has passed."""
 
     reason = Reason.DEADLINE_EXCEEDED
+
+
+class BodyTooLarge(ResilienceError, OSError):
+    """Raised to an application that reads more of a request body than its route takes.
+
+    An OSError, which is what frameworks expect of a body that cannot be read.
+    """
+
+    reason = Reason.BODY_TOO_LARGE
 
 
 class CallRefused(ResilienceError):

@@ -28,11 +28,13 @@ class Mark:
         priority: class name, `exempt` included.
         cost: slots that one request takes.
         deadline: the route's own deadline rule.
+        max_body: bytes of the largest request body.
     """
 
     priority: str | None = None
     cost: int | None = None
     deadline: DeadlineRule | None = None
+    max_body: int | None = None
 
     def over(self, base: Mark | None) -> Mark:
         """Return this mark with its gaps filled from `base` (the mark of a surrounding router)."""
@@ -45,6 +47,7 @@ class Mark:
             base.priority if self.priority is None else self.priority,
             base.cost if self.cost is None else self.cost,
             deadline,
+            base.max_body if self.max_body is None else self.max_body,
         )
 
 

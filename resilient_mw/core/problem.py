@@ -28,12 +28,13 @@ def status_line(reason: Reason) -> str:
     return f"{status.value} {status.phrase}"
 
 
-def refusal_headers(reason: Reason, retry_after: int | None) -> list[tuple[str, str]]:
+def refusal_headers(reason: Reason, retry_after: int | None, *, begun: bool = False) -> list[tuple[str, str]]:
     """Return the headers of a refusal, in title case.
 
     Args:
         reason: why.
         retry_after: whole seconds; ignored where the table says that the reason carries no `Retry-After`.
+        begun: whether the application was at work already when it came to this: then nothing says that it was not.
     """
     rule = REFUSAL_RULES[reason]
     headers = [
@@ -41,7 +42,7 @@ def refusal_headers(reason: Reason, retry_after: int | None) -> list[tuple[str, 
         ("Content-Length", str(len(problem_body(reason)))),
         ("Cache-Control", "no-store"),
     ]
-    if not rule.executed:
+    if not rule.executed and not begun:
         headers.append((REFUSAL_HEADER, reason.value))
     if rule.retry_after is RetryAfter.DRAIN and retry_after is not None:
         headers.append(("Retry-After", str(retry_after)))

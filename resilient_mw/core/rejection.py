@@ -33,6 +33,8 @@ class Reason(StrEnum):
     """The budget that the caller sent is below the smallest useful one."""
     EXPIRED_IN_QUEUE = "expired_in_queue"
     """The deadline passed while it waited for a slot."""
+    BODY_TOO_LARGE = "body_too_large"
+    """The request body is larger than the route takes."""
     DEADLINE_EXCEEDED = "deadline_exceeded"
     """The deadline passed while the application worked on it."""
     CIRCUIT_OPEN = "circuit_open"
@@ -85,6 +87,7 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
             504, "The budget is too small to be useful", RetryAfter.NEVER
         ),
         Reason.EXPIRED_IN_QUEUE: RefusalRule(504, "The deadline passed in the wait queue", RetryAfter.NEVER),
+        Reason.BODY_TOO_LARGE: RefusalRule(413, "The request body is too large", RetryAfter.NEVER),
         Reason.CIRCUIT_OPEN: RefusalRule(
             503, "A dependency is not asked at the moment", RetryAfter.NEVER, executed=True
         ),

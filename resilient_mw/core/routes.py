@@ -34,6 +34,7 @@ class RouteRule:
         priority: class name, or `exempt`.
         cost: slots that one request takes.
         deadline_default, deadline_minimum, deadline_maximum: seconds, as in `ServerPolicy`.
+        max_body: bytes of the largest request body, as in `ServerPolicy`; may be more or less than there.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -51,6 +52,7 @@ class RouteRule:
         deadline_default: float | None = None,
         deadline_minimum: float | None = None,
         deadline_maximum: float | None = None,
+        max_body: int | None = None,
     ) -> None:
         _check_path(path)
         _check_methods(methods)
@@ -58,13 +60,15 @@ class RouteRule:
             require_name("RouteRule.priority", priority)
         if cost is not None:
             require_integer("RouteRule.cost", cost, low=1)
+        if max_body is not None:
+            require_integer("RouteRule.max_body", max_body, low=0)
         given = (deadline_default, deadline_minimum, deadline_maximum)
         deadline: DeadlineRule | None = None
         if any(number is not None for number in given):
             deadline = deadline_rule("RouteRule.deadline_", *given)
         self.path = path
         self.methods = frozenset(method.upper() for method in methods)
-        self.mark = Mark(priority, cost, deadline)
+        self.mark = Mark(priority, cost, deadline, max_body)
 
     def __repr__(self) -> str:
         methods = f", methods={sorted(self.methods)}" if self.methods else ""

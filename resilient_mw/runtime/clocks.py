@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic, time
+from time import monotonic, time, time_ns
 
 
 class MonotonicClock:
@@ -19,3 +19,8 @@ MONOTONIC = MonotonicClock()
 def wall_clock() -> float:
     """Return seconds since 1970. Only for dates on the wire: it may jump, so it never measures a duration."""
     return time()
+
+
+def wall_clock_ns() -> int:
+    """Return whole nanoseconds since 1970, to compare an instant that another machine has written with."""
+    return time_ns()

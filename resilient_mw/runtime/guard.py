@@ -61,6 +61,13 @@ class Guard:
             self._wake(decision.settled)
         return decision
 
+    def refuse(self, entry: RouteEntry, now: float, reason: Reason) -> Decision:
+        """Refuse a request that has just arrived for what it is; see `AdmissionController.refuse`."""
+        with self._lock:
+            decision = self.controller.refuse(now, entry, reason)
+        self._tell_refused(entry, reason, 0.0)
+        return decision
+
     def attach(self, waiter: Waiter, wake: Callable[[], None]) -> None:
         """Have `wake` called once the wait is over; at once if it already is. It may be called from any thread."""
         with self._lock:

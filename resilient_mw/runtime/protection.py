@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -16,9 +16,12 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.admission.routing import RouteTable, unreached
 from resilient_mw.core.errors import ResilienceWarning
-from resilient_mw.core.headers.wish import read_wish
+from resilient_mw.core.headers.forwarded_for import parse_forwarded_for
+from resilient_mw.core.headers.request_start import parse_request_start
+from resilient_mw.core.headers.wish import DEADLINE_FIELDS, read_wish
 from resilient_mw.core.routes import below_root
 from resilient_mw.core.trust import PeerTrust
+from resilient_mw.runtime.clocks import wall_clock_ns
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.runtime.sources import find_resolver
 
@@ -43,6 +46,9 @@ class Protection:
         self.table = RouteTable(self.policy, self.guard.entries)
         self.started = False
         self._trust = PeerTrust(self.policy.trusted_peers)
+        self._hops = self.policy.trusted_hops
+        # When the proxy took a request in is asked only where some proxy would be believed.
+        self.fields = (*DEADLINE_FIELDS, REQUEST_START) if self._trust else DEADLINE_FIELDS
         self._starting = threading.Lock()
         _waiting_for_start.add(self)
 
@@ -79,25 +85,52 @@ class Protection:
             self.guard.listeners.failed("route look-up", error)
             return self.table.default
 
-    def deadline_at(
-        self, now: float, entry: RouteEntry, fields: list[tuple[str, str]], peer: str | None
+    def deadline_at(  # noqa: PLR0917  on the way of every request: keywords would cost
+        self,
+        now: float,
+        entry: RouteEntry,
+        fields: list[tuple[str, str]],
+        peer: str | None,
+        forwarded: Sequence[str] = (),
+        lag: float = 0.0,
     ) -> float:
         """Return the instant at which a request that has just arrived stops being worth the work.
 
         Args:
             now: the instant of arrival.
             entry: how it is treated.
-            fields: its deadline header lines, as (lower-case name, value).
+            fields: its header lines whose names are in `fields`, as (lower-case name, value).
             peer: the address of the peer, None if the server does not tell.
+            forwarded: its `X-Forwarded-For` lines; only looked at behind a stated number of proxies.
+            lag: seconds that it has waited for this process already.
+
+        What it has spent before now is charged, except to exempt requests, which are not refused for load.
         """
-        if not fields:
+        if not fields and not lag:
             return now + entry.budget
-        wish, ignored = read_wish(fields)
+        wish, ignored = read_wish(field for field in fields if field[0] != REQUEST_START)
+        starts = [value for name, value in fields if name == REQUEST_START]
+        believed = (wish is not None or bool(starts)) and self._trusts(peer)
+        spent = lag
+        if starts and believed:
+            oldest = max(OLDEST_START, entry.deadline.maximum or 0.0)
+            age = parse_request_start(starts, wall_clock_ns(), max_age=oldest)
+            if age is None:
+                ignored += (REQUEST_START,)
+            else:
+                spent = max(age, lag)  # the proxy's stamp is older than all that happened here
+        if believed and self._hops and wish is not None:
+            peer = parse_forwarded_for(forwarded, self._hops)
+            if peer is None and forwarded:
+                ignored += (FORWARDED_FOR,)
+            believed = self._trusts(peer)
         if ignored:
             self.guard.ignored(ignored)
         if wish == 0.0:
             return now
-        return now + entry.deadline.budget(wish, trusted=self._trusts(peer))
+        if entry.rank < 0:
+            spent = 0.0
+        return now - spent + entry.deadline.budget(wish, trusted=believed)
 
     def _trusts(self, peer: str | None) -> bool:
         try:
@@ -106,6 +139,14 @@ class Protection:
             self.guard.listeners.failed("trusted_peers", error)
             return False
 
+
+REQUEST_START = "x-request-start"
+"""When a proxy took the request in."""
+FORWARDED_FOR = "x-forwarded-for"
+"""For whom a proxy speaks."""
+OLDEST_START = 60.0
+"""Seconds after which the instant at which a proxy took a request in is not believed; a route that may take longer than
+that has its maximum."""
 
 _waiting_for_start: WeakSet[Protection] = WeakSet()
 

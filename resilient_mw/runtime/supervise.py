@@ -29,8 +29,12 @@ HORIZON = 1.5 * TICK
 """Seconds ahead for which exact timers are armed: more than one tick, since a tick may come late."""
 WATCH_AFTER = 0.05
 """Seconds after which a request is worth watching for a disconnect."""
+LEAST_LAG = 0.01
+"""Seconds of lag that are worth charging to a request."""
 MIN_TIMER = 0.001
 """Seconds that a timer which fired early is armed for again: loops round to their clock's resolution."""
+ANSWERED = frozenset({CancelReason.DEADLINE, CancelReason.BODY_TOO_LARGE})
+"""Reasons that are told to the caller; for the others he has gone, or somebody else answers him."""
 ANSWER_WITHIN = 1.0
 """Seconds that the answer to an expired request gets to leave once the application has ended."""
 
@@ -43,15 +47,20 @@ class Supervisor:
 
     Attributes:
         in_flight: the records between `enter` and `leave`. To be read only.
+        lag: seconds that everything has to wait for the loop at the moment; 0 below `LEAST_LAG`, and while nothing is in
+            flight. To be read only.
     """
 
-    __slots__ = ("_clock", "_horizon", "_loop", "in_flight")
+    __slots__ = ("_clock", "_horizon", "_late", "_loop", "_tick_at", "in_flight", "lag")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock = MONOTONIC) -> None:
         self.in_flight: set[Supervised] = set()
         self._loop = loop
         self._clock = clock
         self._horizon = inf  # deadlines up to here need a timer now; inf: there is no tick
+        self.lag = 0.0
+        self._late = 0.0  # how late the last tick came
+        self._tick_at = 0.0
 
     def enter(self, record: Supervised) -> None:
         """Take a request under supervision. Its deadline is met to within the resolution of the loop's timers."""
@@ -74,7 +83,7 @@ class Supervisor:
             release()
 
     def fire(self, record: Supervised, reason: CancelReason) -> None:
-        """End a request: say so to its context, have the 504 sent, cancel its work.
+        """End a request: say so to its context, have the caller told, cancel its work.
 
         Does nothing for a request that is over already, has ended, or whose response is complete. It acts at once
         in a callback of the loop and at the next turn when it is called within the step of a task.
@@ -85,7 +94,7 @@ class Supervisor:
             self.fire_soon(record, reason)
             return
         record.reason = reason
-        if reason is CancelReason.DEADLINE and not record.started:
+        if reason in ANSWERED and not record.started:
             guarded(self._loop, "on_expired", record.on_expired)
         record.run_callbacks()
         record._stop = Stop(record, self._loop)
@@ -139,13 +148,16 @@ class Supervisor:
 
     def _next_tick(self, now: float) -> None:
         self._horizon = now + HORIZON
+        self._tick_at = now + TICK
         self._loop.call_later(TICK, self._tick, context=Context())
 
     def _tick(self) -> None:
         if not self.in_flight:
             self._horizon = inf
+            self.lag = self._late = 0.0
             return
         now = self._clock.now()
+        self._note_lag(now - self._tick_at)
         self._next_tick(now)
         horizon, watch_before = self._horizon, now - WATCH_AFTER
         for record in tuple(self.in_flight):
@@ -154,6 +166,16 @@ class Supervisor:
             if record.started_at <= watch_before and not record._watched:
                 record._watched = True
                 guarded(self._loop, "start_watching", record.start_watching)
+
+    def _note_lag(self, late: float) -> None:
+        """Note how late a tick has come: of two in a row, the smaller one is lag.
+
+        Nobody knows when during a single pause a request came in, and charging the whole pause would refuse those who came
+        at its end. Where the loop is behind all the time, a request has waited for at least as long as the tick.
+        """
+        lag = min(late, self._late)
+        self._late = late
+        self.lag = lag if lag >= LEAST_LAG else 0.0
 
     def _arm(self, record: Supervised, now: float) -> None:
         record._timed = True

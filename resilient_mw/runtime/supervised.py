@@ -66,7 +66,7 @@ class Supervised(RequestContext):
         self._release: Callable[[], object] | None = None
 
     def on_expired(self) -> None:
-        """Create the task that sends the 504 (hook). Called once, at the deadline, if no response has started."""
+        """Create the task that sends the 504 or 413 (hook). Called once, when it is over, if no response has started."""
 
     def start_watching(self) -> None:
         """Watch for a disconnect if nobody listens (hook). Called once, when the request has lasted 50 ms."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Answer:
-    """The prepared answer for one reason.
+    """The prepared answer for one reason; `begun`: to a request that the application is at work on.
 
     WSGI gives an application no say over the connection (PEP 3333 forbids it hop-by-hop headers), so a reason that
     should close it cannot: the server does when it stops.
@@ -20,9 +20,9 @@ class Answer:
 
     __slots__ = ("_body", "_headers", "_status")
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: Reason, *, begun: bool = False) -> None:
         self._status = status_line(reason)
-        self._headers = refusal_headers(reason, None)
+        self._headers = refusal_headers(reason, None, begun=begun)
         self._body = problem_body(reason)
 
     def start(self, method: str, retry_after: int | None, start_response: StartResponse) -> list[bytes]:
@@ -38,6 +38,10 @@ class Answer:
             headers.append(("Retry-After", str(retry_after)))
         start_response(self._status, headers)
         return [] if method == "HEAD" else [self._body]
+
+
+TOO_LARGE = Answer(Reason.BODY_TOO_LARGE, begun=True)
+"""In place of what an application makes of a body that was too large."""
 
 
 def prepare_answers() -> dict[Reason, Answer]:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
-from resilient_mw.core.errors import DeadlineExceeded
 from resilient_mw.runtime.context import CURRENT
-from resilient_mw.wsgi.answers import Answer
+from resilient_mw.wsgi.answers import TOO_LARGE, Answer
 from resilient_mw.wsgi.run import Run
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def open_body(run: Run, app: WSGIApplication, environ: WSGIEnvironment, expiry: 
             if not late:
                 run.start()
         elif late and not run.complete:
-            raise DeadlineExceeded(CUT_OFF)
+            raise run.cut_off()
     except BaseException as error:
         expired = run.is_expiry(error)
         if body is None:
@@ -61,7 +60,8 @@ def open_body(run: Run, app: WSGIApplication, environ: WSGIEnvironment, expiry: 
         CURRENT.reset(token)
     if late and not run.started:
         try:
-            body.replace(expiry.start(run.method, None, run.replace()))
+            answer = TOO_LARGE if run.context.reason is CancelReason.BODY_TOO_LARGE else expiry
+            body.replace(answer.start(run.method, None, run.replace()))
         except BaseException:
             body.close()
             raise
@@ -96,7 +96,7 @@ class Body:
         try:
             chunk = next(iterator)
             if run.over():
-                raise DeadlineExceeded(CUT_OFF)
+                raise run.cut_off()
         except StopIteration:
             run.over()
             self._complete()
@@ -184,4 +184,3 @@ class SingleBody(Body):
 
 
 PLAIN = (list, tuple)
-CUT_OFF = "the deadline of this request passed before its response was complete"

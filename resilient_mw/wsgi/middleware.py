@@ -12,7 +12,7 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.core.errors import ResilienceWarning
-from resilient_mw.core.headers.wish import DEADLINE_FIELDS
+from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.alarm import ThreadContext, guarded_by, has_ended
@@ -22,15 +22,13 @@ from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.thread_gate import wait_in_thread
 from resilient_mw.wsgi.answers import prepare_answers
 from resilient_mw.wsgi.body import open_body
+from resilient_mw.wsgi.input import CountedInput
 from resilient_mw.wsgi.run import Run
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from resilient_mw.admission.overrides import PolicyOverrides
-
-FIELDS = tuple(("HTTP_" + name.upper().replace("-", "_"), name) for name in DEADLINE_FIELDS)
-"""The deadline headers: key in the environ, lower-case name."""
 
 
 class ResilienceMiddleware:
@@ -62,6 +60,9 @@ class ResilienceMiddleware:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
+        self._fields = tuple(
+            ("HTTP_" + name.upper().replace("-", "_"), name) for name in self._protection.fields
+        )
         self._answers = prepare_answers()
         self._expiry = self._answers[Reason.DEADLINE_EXCEEDED]
         self._abandoned: deque[Run] = deque()
@@ -74,7 +75,9 @@ class ResilienceMiddleware:
         """What protects the application: its policy, its guard and its routes."""
         return self._protection
 
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def __call__(  # noqa: C901  on the way of every request: calls would cost
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Serve one request.
 
         Raises:
@@ -106,6 +109,8 @@ class ResilienceMiddleware:
             return self._answers[decision.reason].start(method, decision.retry_after, start_response)
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
         run = Run(guard, entry, context, now, method, start_response, self._abandoned)
+        if entry.max_body is not None and "wsgi.input" in environ and _size(environ) is None:
+            environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
         return open_body(run, self.app, environ, self._expiry)
 
     def _decide(
@@ -118,13 +123,20 @@ class ResilienceMiddleware:
             # Servers hand bytes over as latin-1; routes are written in UTF-8, and so do frameworks read them.
             path = path.encode("latin-1", "replace").decode("utf-8", "replace")
         fields = []
-        for key, name in FIELDS:
+        for key, name in self._fields:
             if key in environ:
                 fields.append((name, environ[key]))
         now = guard.clock.now()
         # The path is below SCRIPT_NAME already: that is how WSGI splits it.
         entry = protection.entry(path, "", environ.get("REQUEST_METHOD", ""), environ)
-        deadline_at = protection.deadline_at(now, entry, fields, environ.get("REMOTE_ADDR"))
+        if entry.max_body is not None:
+            size = _size(environ)
+            if size is not None and size > entry.max_body:
+                return guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry, now, now
+        forwarded = environ.get("HTTP_X_FORWARDED_FOR") if fields else None
+        deadline_at = protection.deadline_at(
+            now, entry, fields, environ.get("REMOTE_ADDR"), () if forwarded is None else (forwarded,)
+        )
         deadline_at = min(deadline_at, outer.deadline_at)  # it never grows from layer to layer
         decision = guard.arrive(entry, now, deadline_at)
         if decision.waiter is not None:
@@ -158,6 +170,12 @@ class ResilienceMiddleware:
             run.give_up()
             if not run.complete:
                 _warn_of_dropped_body(self._guard.listeners)
+
+
+def _size(environ: WSGIEnvironment) -> int | None:
+    """Return how large the request body will be; None if only reading it can tell."""
+    length = environ.get("CONTENT_LENGTH")
+    return parse_content_length((length,)) if length else None
 
 
 def _warn_of_dropped_body(listeners: Listeners) -> None:

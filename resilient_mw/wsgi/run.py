@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.admission.verdict import is_bodiless, is_late, outcome_of, reported_reason
 from resilient_mw.core.cancel import CancelReason
-from resilient_mw.core.errors import DeadlineExceeded
+from resilient_mw.core.errors import BodyTooLarge, DeadlineExceeded, ResilienceError
+from resilient_mw.core.headers.deadlines import format_timeout_ms
 from resilient_mw.runtime.alarm import ThreadContext
 from resilient_mw.runtime.guard import Guard
 
@@ -115,7 +116,7 @@ class Run:
         if not data and not self.started:
             return
         if self.over():
-            raise DeadlineExceeded("the deadline of this request passed before its response was complete")
+            raise self.cut_off()
         if not self.started:
             self.start()
         if self._server_write is None:
@@ -129,9 +130,18 @@ class Run:
         self._resumed_at = self._guard.clock.now()
 
     def over(self) -> bool:
-        """Note that the application has come back, and return whether the deadline has passed."""
+        """Note that the application has come back; return whether the deadline has passed, or its body was too large."""
         now = self._left_at = self._guard.clock.now()
-        return now >= self.context.deadline_at
+        context = self.context
+        return now >= context.deadline_at or (
+            context.reason is not None and context.reason is CancelReason.BODY_TOO_LARGE
+        )
+
+    def cut_off(self) -> ResilienceError:
+        """Return what tells the server, or the application that writes on, that the response ends here."""
+        if self.context.reason is CancelReason.BODY_TOO_LARGE:
+            return BodyTooLarge("the request body was too large, and the response had begun")
+        return DeadlineExceeded("the deadline of this request passed before its response was complete")
 
     def start(self) -> None:
         """Hand the application's response head to the server: the answer is known."""
@@ -140,6 +150,10 @@ class Run:
         if head is None:
             return  # it never called start_response(); the server says so in its own words
         status, headers, exc_info = head
+        name = self._guard.policy.deadline_response_header
+        if name is not None:
+            headers = [pair for pair in headers if pair[0].lower() != name.lower()]
+            headers.append((name, format_timeout_ms(self.context.remaining())))
         if is_bodiless(self.method, status):
             self.complete = True
         if exc_info is None:
@@ -148,15 +162,17 @@ class Run:
         self._server_write = self._server_start(status, headers, exc_info)
 
     def replace(self) -> StartResponse:
-        """Note that the deadline passed first; return the server's `start_response` for the answer that says so."""
+        """Note that the request was over first; return the server's `start_response` for the answer that says so."""
         self.started = True
         self._head = None
         self.context.cancel(CancelReason.DEADLINE)
         return self._server_start
 
     def is_expiry(self, error: BaseException) -> bool:
-        """Take note of what left the application; return whether it is the deadline, with a response still to start."""
+        """Take note of what left the application; return whether the request is over, with a response still to start."""
         self.over()
+        if self.context.reason is CancelReason.BODY_TOO_LARGE:
+            return not self.started
         reason = reported_reason(error, self._left_at, self.context.deadline_at)
         if reason is None:
             self.failed = True

@@ -34,6 +34,9 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "deadline_maximum": ([0, -1, NAN, INF, 86_401, True, "1", None], "a number from 0.001 to 86400"),
     "smallest_budget": ([-1, 61, NAN, INF, True, "1", None], "a number from 0 to 60"),
     "trusted_peers": (["10.0.0.0/8", ["10.0.0.0/99"], ["x"], [5], None, 5], "a network"),
+    "trusted_hops": ([-1, 17, 1.0, True, "1", None], "a whole number from 0 to 16"),
+    "max_body": ([-1, 1.5, True, "10", NAN], "a whole number of at least 0"),
+    "deadline_response_header": (["", "Content-Length", "X-a b", "X-a\r\nB: c", 1, True], "'X-', then ASCII"),
     "routes": ([["/a"], [None], None, 5, "/a", {}], "RouteRule"),
     "listeners": ([[None], [5], None, 5, "print", print], "function"),
     "name": (["", "a b", "ä", None, 1], "ASCII letters, digits"),
@@ -149,6 +152,12 @@ def test_edges_of_the_ranges_are_allowed() -> None:
     ServerPolicy(
         max_wait=3600, wait_share=1, deadline_maximum=86_400, smallest_budget=10, trusted_peers=lambda _: True
     )
+
+
+def test_hops_need_proxies_that_are_trusted() -> None:
+    with pytest.raises(ValueError, match=r"^trusted_hops=1 is not allowed without trusted_peers"):
+        ServerPolicy(trusted_hops=1)
+    assert ServerPolicy(trusted_hops=1, trusted_peers=["10.0.0.0/8"]).trusted_hops == 1
 
 
 def test_a_policy_cannot_be_changed_and_takes_names_only() -> None:

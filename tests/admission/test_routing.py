@@ -63,6 +63,20 @@ def test_a_rule_goes_before_a_mark_and_leaves_what_it_does_not_say() -> None:
     assert _seen(_table(marked, routes=[RouteRule("/a", priority="critical")]), "/a") == ("/a", "critical", 2)
 
 
+def test_a_rule_may_take_larger_or_smaller_bodies_than_the_policy() -> None:
+    rules = [RouteRule("/upload", max_body=1_000), RouteRule("/b", max_body=0), RouteRule("/c", cost=2)]
+    table = _table(*(Route(path) for path in ("/upload", "/b", "/c")), routes=rules, max_body=10)
+    bodies = [table.entry(path, "POST", {}).max_body for path in ("/upload", "/b", "/c", "/d", "/healthz")]
+    assert bodies == [1_000, 0, 10, 10, 10]
+    assert _table(routes=rules[1:]).entry("/c", "POST", {}).max_body is None
+    methods = [RouteRule("/a", methods=["POST"], max_body=9), RouteRule("/a", max_body=5)]
+    table = _table(Route("/a"), routes=methods)
+    assert [table.entry("/a", method, {}).max_body for method in ("POST", "PUT")] == [9, 5]
+    for wrong in (-1, 1.5, True, "10"):
+        with pytest.raises(ValueError, match=r"RouteRule.max_body=.* must be a whole number of at least 0"):
+            RouteRule("/a", max_body=wrong)  # type: ignore[arg-type]
+
+
 def test_the_first_rule_that_matches_path_and_method_decides_alone() -> None:
     rules = [
         RouteRule("/a", methods=["POST"], priority="critical"),

@@ -171,6 +171,13 @@ async def _deadline_exceeded(method: str, version: str) -> Refused_:
     return crowd, request
 
 
+@way(Reason.BODY_TOO_LARGE)
+async def _body_too_large(method: str, version: str) -> Refused_:
+    crowd = Crowd(max_body=10)
+    scope = http_scope(method=method, http_version=version, headers=[(b"content-length", b"11")])
+    return crowd, await Request(crowd.middleware, scope).run()
+
+
 def test_every_reason_has_a_way() -> None:
     of_dependencies = {"circuit_open", "bulkhead_full"}  # of calls, which an application makes
     assert {reason.value for reason in WAYS_TO_BE_REFUSED} == {

@@ -564,4 +564,5 @@ def test_cancel_reasons_are_a_closed_set() -> None:
         "upstream",
         "shutdown",
         "caller",
+        "body_too_large",
     }

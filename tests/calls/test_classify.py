@@ -63,6 +63,10 @@ def test_what_a_trusted_dependency_refused_was_not_begun_and_is_not_its_fault(st
         assert verdict == Verdict(failed=None, passing=True, acted=False)
 
 
+def test_a_body_that_a_trusted_dependency_refused_for_its_size_is_not_sent_again() -> None:
+    assert classify_head(Head(413, refused=True)) == Verdict(failed=None, passing=False, acted=False)
+
+
 def test_an_answer_is_no_refusal_whatever_its_headers_say() -> None:
     assert classify_head(Head(200, refused=True)) == classify_head(Head(200))
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from resilient_mw.core.checks import require_integer, require_name, require_number
+from resilient_mw.core.checks import require_field_name, require_integer, require_name, require_number
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 1, 0.5, 2.0])
@@ -54,3 +54,31 @@ def test_what_could_not_be_a_label_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="it must be text of ASCII letters, digits") as caught:
         require_name("name", value)
     assert str(caught.value).startswith(f"name={value!r} ")
+
+
+@pytest.mark.parametrize("value", ["X-Budget-Left-Ms", "x-a", "X-7"])
+def test_names_of_header_fields_of_our_own_pass(value: str) -> None:
+    assert require_field_name("header", value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "Content-Length",
+        "Budget",
+        "X_Left",
+        "X-ä",
+        "X-a b",
+        "X-a:",
+        "X-a\n",
+        "X-a\r\nB: c",
+        None,
+        1,
+        b"X-a",
+    ],
+)
+def test_what_is_no_name_of_a_field_of_our_own_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="it must be text such as 'X-Budget-Left-Ms'") as caught:
+        require_field_name("header", value)
+    assert str(caught.value).startswith(f"header={value!r} ")

@@ -9,6 +9,7 @@ import pytest
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import (
+    BodyTooLarge,
     CallRefused,
     DeadlineExceeded,
     RequestCancelled,
@@ -39,6 +40,7 @@ class Late(DeadlineExceeded):
     [
         ResilienceError("what happened"),
         DeadlineExceeded("too late"),
+        BodyTooLarge("too large"),
         CallRefused("open", Reason.CIRCUIT_OPEN, "prices", 2.5),
         RequestCancelled(CancelReason.CLIENT_DISCONNECT),
         UnsupportedEventLoop("trio"),

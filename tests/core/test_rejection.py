@@ -11,13 +11,14 @@ from resilient_mw.core.problem import PROBLEM_MEDIA_TYPE, problem_body, refusal_
 from resilient_mw.core.rejection import REFUSAL_HEADER, REFUSAL_RULES, Reason, RetryAfter, problem_type
 
 SHED = {"queue_full", "pushed_out", "queue_timeout", "predicted_late", "exempt_limit", "draining"}
+WRONG = {"body_too_large"}
 OUTGOING = {"circuit_open", "bulkhead_full"}
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}
 
 
 def test_every_reason_has_a_rule_and_there_are_no_others() -> None:
     assert set(REFUSAL_RULES) == set(Reason)
-    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING
+    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING | WRONG
 
 
 def test_the_table_cannot_be_changed() -> None:
@@ -32,6 +33,8 @@ def test_overload_is_503_with_retry_after_and_a_deadline_is_504_without(reason: 
         assert (rule.status, rule.retry_after) == (503, RetryAfter.DRAIN)
     elif reason.value in OUTGOING:
         assert (rule.status, rule.retry_after) == (503, RetryAfter.NEVER)
+    elif reason.value in WRONG:
+        assert (rule.status, rule.retry_after) == (413, RetryAfter.NEVER)
     else:
         assert (rule.status, rule.retry_after) == (504, RetryAfter.NEVER)
     assert rule.close is (reason is Reason.DRAINING)
@@ -76,6 +79,7 @@ def test_work_that_may_have_begun_is_not_said_to_be_refused(reason: Reason) -> N
     executed = reason.value in {"deadline_exceeded", *OUTGOING}
     assert REFUSAL_RULES[reason].executed is executed
     assert headers.get(REFUSAL_HEADER) == (None if executed else reason.value)
+    assert REFUSAL_HEADER not in dict(refusal_headers(reason, 1, begun=True))
 
 
 def test_status_lines() -> None:
