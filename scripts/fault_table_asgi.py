@@ -316,8 +316,8 @@ ASGI_FAULTS = (
     Fault(
         "asgi_head",
         "resilient_mw/asgi/refusal.py",
-        'b"" if scope["method"] == "HEAD" else self._body',
-        "self._body",
+        '        if scope["method"] == "HEAD":\n            body = b""\n',
+        "",
         ("tests/asgi/test_middleware.py::test_the_refusal_of_a_head_request_has_no_body",),
     ),
     Fault(

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from resilient_mw.core.checks import require_field_name, require_integer, require_name, require_number
+from resilient_mw.core.checks import (
+    require_field_name,
+    require_flag,
+    require_integer,
+    require_name,
+    require_number,
+)
+from resilient_mw.core.cors import Cors
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.events import Event
 from resilient_mw.core.marks import Mark
@@ -67,6 +74,10 @@ class ServerPolicy:
         routes: rules by path; the first that matches decides, before marks.
         listeners: called with each event, outside every lock; an error in one is counted and does no harm.
         name: names the application in metrics.
+        cors_origins: the origins whose pages may read refusals, or `"*"`. For a middleware outside the application's
+            CORS layer.
+        cors_credentials: whether they may also read the refusals of requests with cookies.
+        debug: whether the body of a refusal says class, limit, requests in flight, queue length and remaining budget.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -91,6 +102,9 @@ class ServerPolicy:
     routes: Sequence[RouteRule] = ()
     listeners: Sequence[Callable[[Event], None]] = ()
     name: str = "app"
+    cors_origins: Sequence[str] = ()
+    cors_credentials: bool = False
+    debug: bool = False
     owner: list[PolicyOwner] = field(default_factory=list, init=False, repr=False)
     """Holds the one guard that owns this policy's state; see `runtime.guard.guard_of`."""
 
@@ -123,6 +137,8 @@ class ServerPolicy:
             if not callable(listener):
                 raise ValueError(f"listeners={listener!r} is not allowed: it must be a function of an event")
         self._check_edge()
+        Cors(self.cors_origins, self.cors_credentials)
+        require_flag("debug", self.debug)
 
     def _check_deadlines(self) -> None:
         require_number("deadline_default", self.deadline_default, low=0.001, high=86_400)
@@ -204,6 +220,11 @@ class ServerPolicy:
     def deadline(self) -> DeadlineRule:
         """The deadline numbers as one rule."""
         return DeadlineRule(self.deadline_default, self.deadline_minimum, self.deadline_maximum)
+
+    @property
+    def cors(self) -> Cors:
+        """Who may read refusals."""
+        return Cors(self.cors_origins, self.cors_credentials)
 
     def most_cost(self, priority: str) -> int:
         """Return the slots that a class can ever have: all but what the others reserve."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.core.priority import EXEMPT
+from resilient_mw.core.problem import RefusalFigures
 from resilient_mw.core.snapshot import AppSnapshot, ClassSnapshot, RouteSnapshot
 
 
@@ -32,6 +33,27 @@ def app_snapshot(
         routes=_merged(entries),
         ignored_headers=ignored_headers,
         guard_errors=guard_errors,
+    )
+
+
+def refusal_figures(
+    exempt_limit: int, controller: AdmissionController, entry: RouteEntry, remaining: float
+) -> RefusalFigures:
+    """Return what a refusal says in debug mode.
+
+    Args:
+        exempt_limit: the bound of exempt requests.
+        controller: the live counters.
+        entry: how the request is treated.
+        remaining: seconds that are left of its budget.
+    """
+    exempt = entry.rank < 0
+    return RefusalFigures(
+        priority=entry.priority,
+        limit=exempt_limit if exempt else controller.slots.limit,
+        in_flight=controller.exempt if exempt else controller.slots.in_use,
+        queue_length=controller.waiting,
+        remaining_budget_ms=int(max(0.0, remaining) * 1000),
     )
 
 

@@ -32,3 +32,6 @@ class PolicyOverrides(TypedDict, total=False):
     routes: Sequence[RouteRule]
     listeners: Sequence[Callable[[Event], None]]
     name: str
+    cors_origins: Sequence[str]
+    cors_credentials: bool
+    debug: bool

@@ -7,6 +7,7 @@ from typing import Any
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.core.cors import PREFLIGHT_LABEL
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark, unreached_marks
 from resilient_mw.core.priority import EXEMPT
@@ -92,6 +93,10 @@ class RouteTable:
             if self._resolver is None
             else [target for route in self._resolver.routes() for target in route.targets]
         )
+
+    def preflight(self) -> RouteEntry:
+        """Return how a CORS preflight is treated: as exempt, whatever its path, for it asks for no work."""
+        return self._entries.get(PREFLIGHT_LABEL, Mark(priority=EXEMPT))
 
     def entry(self, path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
         """Return how a request is treated.

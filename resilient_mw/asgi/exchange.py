@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from resilient_mw.admission.verdict import reported_reason
 from resilient_mw.asgi.channel import Channel, disconnect_event
 from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
-from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.guard import Guard
 from resilient_mw.runtime.supervise import Supervised, Supervisor
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     )
 
 
-TOO_LARGE = Refusal(Reason.BODY_TOO_LARGE, begun=True)
-
-
 class HttpExchange(Supervised):
     """The request context of an ASGI request, and the `receive` and `send` that its application uses.
 
@@ -40,7 +37,6 @@ class HttpExchange(Supervised):
         "_channel",
         "_context",
         "_entry",
-        "_expiry",
         "_guard",
         "_interrupted",
         "_last_message",
@@ -50,6 +46,7 @@ class HttpExchange(Supervised):
         "_receiver",
         "_scope",
         "_send",
+        "_stopped",
         "_supervisor",
         "_trailers",
         "_uploaded",
@@ -66,7 +63,7 @@ class HttpExchange(Supervised):
         guard: Guard,
         entry: RouteEntry,
         supervisor: Supervisor,
-        expiry: Refusal,
+        stopped: Mapping[CancelReason, Refusal],
         scope: HTTPScope,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
@@ -94,7 +91,7 @@ class HttpExchange(Supervised):
         self._guard = guard
         self._entry = entry
         self._supervisor = supervisor
-        self._expiry = expiry
+        self._stopped = stopped
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -179,9 +176,13 @@ class HttpExchange(Supervised):
 
     def on_expired(self) -> None:
         """Answer 504 (413 to a body that is too large) from a task of its own, whatever the handler is doing."""
-        refusal = TOO_LARGE if self.reason is CancelReason.BODY_TOO_LARGE else self._expiry
+        too_large = self.reason is CancelReason.BODY_TOO_LARGE
+        refusal = self._stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
+        figures = self._guard.figures(self._entry, self.deadline_at)
         loop = asyncio.get_running_loop()
-        self.answer = loop.create_task(refusal.send(self._scope, self._send, None), context=self._context)
+        self.answer = loop.create_task(
+            refusal.send(self._scope, self._send, None, figures), context=self._context
+        )
 
     def start_watching(self) -> None:
         """Listen for the disconnect from now on, or as soon as the application does not listen itself."""

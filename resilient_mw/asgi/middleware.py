@@ -16,8 +16,9 @@ from resilient_mw.admission.entry import RouteEntry, Waiter
 from resilient_mw.asgi.channel import Channel, nothing
 from resilient_mw.asgi.edge import CountedBody, TellingHead
 from resilient_mw.asgi.exchange import HttpExchange, surrounding
-from resilient_mw.asgi.refusal import prepare_refusals
+from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
 from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.core.rejection import Reason
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Any ASGI application. Frameworks type the protocol each in their own way, so the public face takes all of them."""
 
+PREFLIGHT_NAMES = frozenset(name.encode("ascii") for name in PREFLIGHT)
 NAME_OF = itemgetter(0)
 
 
@@ -71,7 +73,9 @@ class ResilienceMiddleware:
         self._guard = self._protection.guard
         self._fields = {name.encode("ascii"): name for name in self._protection.fields}
         self._tells = self._protection.policy.deadline_response_header
-        self._refusals = prepare_refusals()
+        self._refusals = prepare_refusals(self._protection.policy.cors)
+        self._stopped = prepare_stopped(self._protection.policy.cors)
+        self._debug = self._protection.policy.debug  # the common answer asks the guard nothing
         self._latest: tuple[asyncio.AbstractEventLoop, Supervisor] | None = None
         self._supervisors: dict[asyncio.AbstractEventLoop, Supervisor] = {}
         self._making = threading.Lock()
@@ -117,11 +121,16 @@ class ResilienceMiddleware:
                     return  # The caller has gone: nobody reads an answer.
                 decision, now = granted, self._guard.clock.now()
             if decision.reason is not None:
-                await self._refusals[decision.reason].send(scope, send, decision.retry_after)
+                await self._refusals[decision.reason].send(
+                    scope,
+                    send,
+                    decision.retry_after,
+                    self._guard.figures(entry, deadline_at) if self._debug else None,
+                )
                 return
         # From here to enter() nothing suspends: no cancellation comes between a slot and its release.
         exchange = HttpExchange(
-            task, deadline_at, now, self._guard, entry, supervisor, self._refusals[Reason.DEADLINE_EXCEEDED],
+            task, deadline_at, now, self._guard, entry, supervisor, self._stopped,
             scope, receive, send, channel, outer,
         )  # fmt: skip
         await self._run(exchange, supervisor, scope, entry.max_body)
@@ -135,7 +144,11 @@ class ResilienceMiddleware:
             if not protection.started:
                 self._start(scope)
             now = guard.clock.now()
-            entry = protection.entry(scope["path"], scope.get("root_path", ""), scope["method"], scope)
+            method = scope["method"]
+            if method == "OPTIONS" and PREFLIGHT_NAMES.issubset(map(NAME_OF, scope["headers"])):
+                entry = protection.preflight()
+            else:
+                entry = protection.entry(scope["path"], scope.get("root_path", ""), method, scope)
             if entry.max_body is not None:
                 size = parse_content_length(_values(scope, b"content-length"))
                 if size is not None and size > entry.max_body:
@@ -243,7 +256,7 @@ class ResilienceMiddleware:
         await self.app(scope, receive, send_checked)
 
     def _start(self, scope: Scope) -> None:
-        self._protection.start([scope.get("app"), self.app])
+        self._protection.start([scope.get("app"), self.app], inside=self.app)
 
     def _supervisor_of_this_loop(self) -> Supervisor:
         try:

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from resilient_mw.core.problem import problem_body, refusal_headers
+from resilient_mw.core import answer as made
+from resilient_mw.core.answer import ASKING_FIELDS, PreparedAnswer
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.cors import Cors
+from resilient_mw.core.problem import RefusalFigures
 from resilient_mw.core.rejection import REFUSAL_RULES, Reason
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGISendCallable, HTTPScope
 
 RETRY_AFTER = [str(seconds).encode() for seconds in range(128)]
+ASKING = {name.encode("ascii"): name for name in ASKING_FIELDS}
+ASKING_NAMES = frozenset(ASKING)
+NAME_OF = itemgetter(0)
 
 
 class Refusal:
-    """The prepared answer for one reason; `begun`: to a request that the application is at work on."""
+    """The answer for one reason."""
 
-    __slots__ = ("_body", "_close", "_headers", "_status")
+    __slots__ = ("_answer", "_body", "_close", "_headers", "_status")
 
-    def __init__(self, reason: Reason, *, begun: bool = False) -> None:
-        rule = REFUSAL_RULES[reason]
+    def __init__(self, answer: PreparedAnswer[tuple[bytes, bytes]]) -> None:
+        rule = REFUSAL_RULES[answer.reason]
         self._status = rule.status
         self._close = rule.close
-        self._body = problem_body(reason)
-        self._headers = [
-            (name.lower().encode("ascii"), value.encode("ascii"))
-            for name, value in refusal_headers(reason, None, begun=begun)
-        ]
+        self._answer = answer
+        self._headers, self._body = answer.usual()
 
-    async def send(self, scope: HTTPScope, send: ASGISendCallable, retry_after: int | None) -> None:
+    async def send(
+        self,
+        scope: HTTPScope,
+        send: ASGISendCallable,
+        retry_after: int | None,
+        figures: RefusalFigures | None,
+    ) -> None:
         """Send the answer; the connection is kept unless the reason says otherwise. A caller who has gone is no error."""
         # Lists and dicts are made anew: an outer middleware may add its headers to them.
-        headers = self._headers.copy()
+        if figures is None and ASKING_NAMES.isdisjoint(map(NAME_OF, scope["headers"])):
+            headers, body = self._headers.copy(), self._body
+        else:
+            fields = [
+                (ASKING[name], value.decode("latin-1")) for name, value in scope["headers"] if name in ASKING
+            ]
+            headers, body = self._answer.fitting(fields, figures)
         if retry_after is not None:
             headers.append((b"retry-after", RETRY_AFTER[retry_after]))
         if self._close and scope.get("http_version", "1.1").startswith("1"):
             headers.append((b"connection", b"close"))
-        body = b"" if scope["method"] == "HEAD" else self._body
+        if scope["method"] == "HEAD":
+            body = b""
         try:
             await send(
                 {"type": "http.response.start", "status": self._status, "headers": headers, "trailers": False}
@@ -46,6 +64,15 @@ class Refusal:
             pass
 
 
-def prepare_refusals() -> dict[Reason, Refusal]:
+def prepare_refusals(cors: Cors) -> dict[Reason, Refusal]:
     """Return the answer for every reason."""
-    return {reason: Refusal(reason) for reason in REFUSAL_RULES}
+    return {reason: Refusal(answer) for reason, answer in made.prepare(cors, _line).items()}
+
+
+def prepare_stopped(cors: Cors) -> dict[CancelReason, Refusal]:
+    """Return the answer to a request whose work was stopped, by what stopped it."""
+    return {why: Refusal(answer) for why, answer in made.prepare_stopped(cors, _line).items()}
+
+
+def _line(name: str, value: str) -> tuple[bytes, bytes]:
+    return name.lower().encode("ascii"), value.encode("ascii")

@@ -70,6 +70,17 @@ def require_field_name(field: str, value: object) -> str:
     return value
 
 
+def require_flag(field: str, value: object) -> bool:
+    """Return `value`, which is True or False.
+
+    Raises:
+        ValueError: naming the field and the value.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{field}={value!r} is not allowed: it must be True or False")
+    return value
+
+
 def _range(low: float, high: float) -> str:
     if high == math.inf:
         return f"of at least {low:g}"

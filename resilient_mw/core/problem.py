@@ -1,13 +1,47 @@
-"""The answer to a refused request: RFC 9457 problem details and the headers that explain it."""
+"""The answer to a refused request: RFC 9457 problem details or plain text, and the headers that explain it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from resilient_mw.core.rejection import REFUSAL_HEADER, REFUSAL_RULES, Reason, RetryAfter, problem_type
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
+
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalFigures:
+    """What a refusal says beside its reason, in debug mode only.
+
+    Attributes:
+        priority: the class of the request.
+        limit: the limit that it is under: the slots, or the bound of exempt requests.
+        in_flight: how much of the limit is in use.
+        queue_length: requests that wait, all classes together.
+        remaining_budget_ms: whole milliseconds, 0 when it is used up.
+    """
+
+    priority: str
+    limit: int
+    in_flight: int
+    queue_length: int
+    remaining_budget_ms: int
+
+    def members(self) -> dict[str, str | int]:
+        """Return the figures by the names that they have in a body."""
+        return {
+            "class": self.priority,
+            "limit": self.limit,
+            "in_flight": self.in_flight,
+            "queue_length": self.queue_length,
+            "remaining_budget_ms": self.remaining_budget_ms,
+        }
 
 
 def problem_body(reason: Reason) -> bytes:
@@ -19,7 +53,30 @@ def problem_body(reason: Reason) -> bytes:
         "status": rule.status,
         "reason": reason.value,
     }
-    return json.dumps(document, separators=(",", ":")).encode()
+    return _as_json(document).encode()
+
+
+def with_members(body: bytes, members: Mapping[str, str | int]) -> bytes:
+    """Return a problem document with more members at its end.
+
+    Args:
+        body: what `problem_body` returned.
+        members: by names of ours, which need no escape.
+    """
+    more = "".join(f',"{name}":{_as_json(value)}' for name, value in members.items())
+    return body[:-1] + more.encode() + b"}"
+
+
+def text_body(reason: Reason, figures: RefusalFigures | None = None) -> bytes:
+    """Return the same as plain text: one line, and one for each figure of debug mode.
+
+    It never repeats anything that the caller sent.
+    """
+    rule = REFUSAL_RULES[reason]
+    lines = [f"{rule.status} {rule.title} ({reason.value})"]
+    if figures is not None:
+        lines += [f"{name}: {value}" for name, value in figures.members().items()]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def status_line(reason: Reason) -> str:
@@ -28,19 +85,25 @@ def status_line(reason: Reason) -> str:
     return f"{status.value} {status.phrase}"
 
 
-def refusal_headers(reason: Reason, retry_after: int | None, *, begun: bool = False) -> list[tuple[str, str]]:
-    """Return the headers of a refusal, in title case.
+def refusal_headers(
+    reason: Reason, retry_after: int | None, *, text: bool = False, vary: str = "Accept", begun: bool = False
+) -> list[tuple[str, str]]:
+    """Return the headers of a refusal, in title case; the type and the length of the body come first.
 
     Args:
         reason: why.
         retry_after: whole seconds; ignored where the table says that the reason carries no `Retry-After`.
+        text: whether the body is `text_body` instead of `problem_body`.
+        vary: the request fields that the answer depends on.
         begun: whether the application was at work already when it came to this: then nothing says that it was not.
     """
     rule = REFUSAL_RULES[reason]
+    body = text_body(reason) if text else problem_body(reason)
     headers = [
-        ("Content-Type", PROBLEM_MEDIA_TYPE),
-        ("Content-Length", str(len(problem_body(reason)))),
+        ("Content-Type", TEXT_MEDIA_TYPE if text else PROBLEM_MEDIA_TYPE),
+        ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
+        ("Vary", vary),
     ]
     if not rule.executed and not begun:
         headers.append((REFUSAL_HEADER, reason.value))

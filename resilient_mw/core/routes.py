@@ -7,7 +7,7 @@ reaches a rule by a path trick. `{name}` stands for one segment that is not empt
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from resilient_mw.core.checks import require_integer, require_name
 from resilient_mw.core.deadline import DeadlineRule
@@ -123,6 +123,15 @@ class RouteSource(Protocol):
 
     def resolver(self, app: object) -> RouteResolver | None:
         """Return a resolver for `app`; None if it is not an application of this framework."""
+        ...
+
+
+@runtime_checkable
+class CorsAware(Protocol):
+    """A route source may also know the CORS layer of its framework."""
+
+    def adds_cors(self, layer: object) -> bool:
+        """Return whether `layer` is a CORS layer, or an application that is made with one."""
         ...
 
 

@@ -15,12 +15,13 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.decision import ADMITTED, Decision, Settled
 from resilient_mw.admission.entry import RouteEntry, Waiter, WaiterState
-from resilient_mw.admission.figures import app_snapshot
+from resilient_mw.admission.figures import app_snapshot, refusal_figures
 from resilient_mw.admission.routing import RouteEntries
 from resilient_mw.core import ports
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.events import Cancelled, LateWork, Refused
 from resilient_mw.core.ports import Clock
+from resilient_mw.core.problem import RefusalFigures
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import AppSnapshot
 from resilient_mw.runtime.clocks import MONOTONIC
@@ -159,6 +160,14 @@ class Guard:
         """Refuse new work from now on; what runs or waits goes on, exempt requests still pass."""
         with self._lock:
             self.controller.drain()
+
+    def figures(self, entry: RouteEntry, deadline_at: float) -> RefusalFigures | None:
+        """Return what a refusal says of this instant in debug mode; None otherwise."""
+        if not self.policy.debug:
+            return None
+        with self._lock:
+            remaining = deadline_at - self.clock.now()
+            return refusal_figures(self.policy.exempt_limit, self.controller, entry, remaining)
 
     def snapshot(self) -> AppSnapshot:
         """Return the figures of this instant."""

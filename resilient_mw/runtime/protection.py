@@ -23,7 +23,7 @@ from resilient_mw.core.routes import below_root
 from resilient_mw.core.trust import PeerTrust
 from resilient_mw.runtime.clocks import wall_clock_ns
 from resilient_mw.runtime.guard import guard_of
-from resilient_mw.runtime.sources import find_resolver
+from resilient_mw.runtime.sources import find_resolver, has_cors_layer
 
 
 class Protection:
@@ -52,11 +52,12 @@ class Protection:
         self._starting = threading.Lock()
         _waiting_for_start.add(self)
 
-    def start(self, apps: Iterable[object]) -> None:
+    def start(self, apps: Iterable[object], inside: object = None) -> None:
         """Bind the application's routes, once, before the first request. Warnings say what has no effect.
 
         Args:
             apps: the objects that may be the application.
+            inside: what the middleware wraps; None: not known.
 
         Raises:
             ValueError: a mark names a class that does not exist or a cost that can never fit.
@@ -73,6 +74,8 @@ class Protection:
                 self.started = True  # others wait for the lock until the routes are bound
         for complaint in complaints:
             _warn(complaint)
+        if not self.policy.cors_origins and has_cors_layer(inside):
+            _warn(HIDDEN_REFUSALS)
         # Marks are global, applications are several: judge when every application has shown its routes.
         for name in [] if _waiting_for_start else without_effect:
             _warn(f"the mark on {name} has no effect: {NO_SOURCE if resolver is None else NO_ROUTE}")
@@ -84,6 +87,10 @@ class Protection:
         except Exception as error:  # noqa: BLE001  the application must be served whatever our look-up does
             self.guard.listeners.failed("route look-up", error)
             return self.table.default
+
+    def preflight(self) -> RouteEntry:
+        """Return how a CORS preflight is treated."""
+        return self.table.preflight()
 
     def deadline_at(  # noqa: PLR0917  on the way of every request: keywords would cost
         self,
@@ -154,6 +161,12 @@ NO_SOURCE = "no route source knows the application. Install resilient-mw with th
 NO_ROUTE = (
     "no route of a protected application leads to it. Put the decorator next to the function, use functools.wraps in "
     "the decorators between, or write a RouteRule"
+)
+
+HIDDEN_REFUSALS = (
+    "CORSMiddleware is inside this middleware, so pages of other origins cannot read refusals: their browsers report a "
+    "CORS failure instead. Set cors_origins to the origins that CORSMiddleware allows, or add CORSMiddleware after this "
+    "middleware, which puts it outside"
 )
 
 

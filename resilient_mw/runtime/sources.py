@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 from resilient_mw.core.errors import ResilienceWarning
-from resilient_mw.core.routes import RouteResolver, RouteSource
+from resilient_mw.core.routes import CorsAware, RouteResolver, RouteSource
 
 GROUP = "resilient_mw.routes"
 
@@ -32,7 +32,13 @@ def find_resolver(apps: Iterable[object]) -> RouteResolver | None:
     return None
 
 
-def _sources() -> Iterator[RouteSource]:
+def has_cors_layer(app: object) -> bool:
+    """Return whether some source finds a CORS layer in an application, or in what it wraps."""
+    sources = [source for source in _sources(tell=False) if isinstance(source, CorsAware)]
+    return any(source.adds_cors(layer) for layer in _unwrapped(app) for source in sources)
+
+
+def _sources(*, tell: bool = True) -> Iterator[RouteSource]:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP):
@@ -41,6 +47,8 @@ def _sources() -> Iterator[RouteSource]:
         try:
             yield point.load()
         except ImportError as error:
+            if not tell:
+                continue
             warnings.warn(
                 f"the route source {point.value!r} cannot be loaded ({error}): marks on endpoints of {point.name} have no "
                 "effect. Install the versions that resilient-mw asks for",

@@ -4,46 +4,76 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resilient_mw.core.problem import problem_body, refusal_headers, status_line
+from resilient_mw.core import answer as made
+from resilient_mw.core.answer import ASKING_FIELDS, PreparedAnswer
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.cors import Cors
+from resilient_mw.core.problem import RefusalFigures, status_line
 from resilient_mw.core.rejection import Reason
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+
+def environ_key(name: str) -> str:
+    """Return the environ key of a request header field, whose name is given in lower case."""
+    return "HTTP_" + name.upper().replace("-", "_")
+
+
+ASKING = tuple((environ_key(name), name) for name in ASKING_FIELDS)
 
 
 class Answer:
-    """The prepared answer for one reason; `begun`: to a request that the application is at work on.
+    """The answer for one reason.
 
     WSGI gives an application no say over the connection (PEP 3333 forbids it hop-by-hop headers), so a reason that
     should close it cannot: the server does when it stops.
     """
 
-    __slots__ = ("_body", "_headers", "_status")
+    __slots__ = ("_answer", "_status")
 
-    def __init__(self, reason: Reason, *, begun: bool = False) -> None:
-        self._status = status_line(reason)
-        self._headers = refusal_headers(reason, None, begun=begun)
-        self._body = problem_body(reason)
+    def __init__(self, answer: PreparedAnswer[tuple[str, str]]) -> None:
+        self._status = status_line(answer.reason)
+        self._answer = answer
 
-    def start(self, method: str, retry_after: int | None, start_response: StartResponse) -> list[bytes]:
+    def start(
+        self,
+        method: str,
+        environ: WSGIEnvironment,
+        retry_after: int | None,
+        start_response: StartResponse,
+        figures: RefusalFigures | None,
+    ) -> list[bytes]:
         """Start the response and return its body, which is empty for HEAD.
 
         Args:
-            method: the request's method.
+            method: the request's method, as it came: an application may have changed it in the environ.
+            environ: the request.
             retry_after: whole seconds, for the reasons that carry them.
             start_response: the server's.
+            figures: what debug mode says.
         """
-        headers = self._headers.copy()  # the server and outer middlewares may add to the list
+        fields = [(name, environ[key]) for key, name in ASKING if key in environ]
+        # The list is made anew: the server and outer middlewares may add to it.
+        if fields or figures is not None:
+            headers, body = self._answer.fitting(fields, figures)
+        else:
+            headers, body = self._answer.usual()
         if retry_after is not None:
             headers.append(("Retry-After", str(retry_after)))
         start_response(self._status, headers)
-        return [] if method == "HEAD" else [self._body]
+        return [] if method == "HEAD" else [body]
 
 
-TOO_LARGE = Answer(Reason.BODY_TOO_LARGE, begun=True)
-"""In place of what an application makes of a body that was too large."""
-
-
-def prepare_answers() -> dict[Reason, Answer]:
+def prepare_answers(cors: Cors) -> dict[Reason, Answer]:
     """Return the answer for every reason."""
-    return {reason: Answer(reason) for reason in Reason}
+    return {reason: Answer(answer) for reason, answer in made.prepare(cors, _line).items()}
+
+
+def prepare_stopped(cors: Cors) -> dict[CancelReason, Answer]:
+    """Return the answer to a request whose work was stopped, by what stopped it."""
+    return {why: Answer(answer) for why, answer in made.prepare_stopped(cors, _line).items()}
+
+
+def _line(name: str, value: str) -> tuple[str, str]:
+    return name, value

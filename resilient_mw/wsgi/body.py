@@ -7,19 +7,21 @@ an empty one is an answer like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.context import CURRENT
-from resilient_mw.wsgi.answers import TOO_LARGE, Answer
+from resilient_mw.wsgi.answers import Answer
 from resilient_mw.wsgi.run import Run
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 
-def open_body(run: Run, app: WSGIApplication, environ: WSGIEnvironment, expiry: Answer) -> Body:
+def open_body(
+    run: Run, app: WSGIApplication, environ: WSGIEnvironment, stopped: Mapping[CancelReason, Answer]
+) -> Body:
     """Call the application up to its first body bytes, start the response, and return the body for the server.
 
     Calling and the first step are one: nothing may be sent before the first bytes anyway, and a server that takes the
@@ -29,7 +31,7 @@ def open_body(run: Run, app: WSGIApplication, environ: WSGIEnvironment, expiry: 
         run: the record of the request. Its slots are given back if this raises.
         app: the application.
         environ: the request.
-        expiry: the answer in place of one that comes after the deadline.
+        stopped: the answer in place of one that comes after the deadline, or to a body that was too large.
 
     Raises:
         BaseException: what the application raises.
@@ -60,8 +62,9 @@ def open_body(run: Run, app: WSGIApplication, environ: WSGIEnvironment, expiry: 
         CURRENT.reset(token)
     if late and not run.started:
         try:
-            answer = TOO_LARGE if run.context.reason is CancelReason.BODY_TOO_LARGE else expiry
-            body.replace(answer.start(run.method, None, run.replace()))
+            too_large = run.context.reason is CancelReason.BODY_TOO_LARGE
+            answer = stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
+            body.replace(answer.start(run.method, environ, None, run.replace(), run.figures()))
         except BaseException:
             body.close()
             raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.core.rejection import Reason
@@ -20,7 +21,7 @@ from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.thread_gate import wait_in_thread
-from resilient_mw.wsgi.answers import prepare_answers
+from resilient_mw.wsgi.answers import environ_key, prepare_answers, prepare_stopped
 from resilient_mw.wsgi.body import open_body
 from resilient_mw.wsgi.input import CountedInput
 from resilient_mw.wsgi.run import Run
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from resilient_mw.admission.overrides import PolicyOverrides
+
+PREFLIGHT_KEYS = frozenset(environ_key(name) for name in PREFLIGHT)
 
 
 class ResilienceMiddleware:
@@ -60,11 +63,9 @@ class ResilienceMiddleware:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
-        self._fields = tuple(
-            ("HTTP_" + name.upper().replace("-", "_"), name) for name in self._protection.fields
-        )
-        self._answers = prepare_answers()
-        self._expiry = self._answers[Reason.DEADLINE_EXCEEDED]
+        self._fields = tuple((environ_key(name), name) for name in self._protection.fields)
+        self._answers = prepare_answers(self._protection.policy.cors)
+        self._stopped = prepare_stopped(self._protection.policy.cors)
         self._abandoned: deque[Run] = deque()
         self._starting = threading.Lock()
         self._ready = False
@@ -106,12 +107,15 @@ class ResilienceMiddleware:
             return self.app(environ, start_response)
         method = environ.get("REQUEST_METHOD", "")
         if decision.reason is not None:
-            return self._answers[decision.reason].start(method, decision.retry_after, start_response)
+            figures = guard.figures(entry, deadline_at)
+            return self._answers[decision.reason].start(
+                method, environ, decision.retry_after, start_response, figures
+            )
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
         run = Run(guard, entry, context, now, method, start_response, self._abandoned)
         if entry.max_body is not None and "wsgi.input" in environ and _size(environ) is None:
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
-        return open_body(run, self.app, environ, self._expiry)
+        return open_body(run, self.app, environ, self._stopped)
 
     def _decide(
         self, environ: WSGIEnvironment, outer: RequestContext
@@ -127,8 +131,12 @@ class ResilienceMiddleware:
             if key in environ:
                 fields.append((name, environ[key]))
         now = guard.clock.now()
-        # The path is below SCRIPT_NAME already: that is how WSGI splits it.
-        entry = protection.entry(path, "", environ.get("REQUEST_METHOD", ""), environ)
+        method = environ.get("REQUEST_METHOD", "")
+        if method == "OPTIONS" and environ.keys() >= PREFLIGHT_KEYS:
+            entry = protection.preflight()
+        else:
+            # The path is below SCRIPT_NAME already: that is how WSGI splits it.
+            entry = protection.entry(path, "", method, environ)
         if entry.max_body is not None:
             size = _size(environ)
             if size is not None and size > entry.max_body:
@@ -149,7 +157,7 @@ class ResilienceMiddleware:
         with self._starting:
             if self._wrong is None and not self._ready:
                 try:
-                    self._protection.start([self.app])
+                    self._protection.start([self.app], inside=self.app)
                 except ValueError as error:
                     self._wrong = str(error)
                 except Warning:  # the user made warnings errors

@@ -18,6 +18,7 @@ from resilient_mw.admission.verdict import is_bodiless, is_late, outcome_of, rep
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import BodyTooLarge, DeadlineExceeded, ResilienceError
 from resilient_mw.core.headers.deadlines import format_timeout_ms
+from resilient_mw.core.problem import RefusalFigures
 from resilient_mw.runtime.alarm import ThreadContext
 from resilient_mw.runtime.guard import Guard
 
@@ -167,6 +168,10 @@ class Run:
         self._head = None
         self.context.cancel(CancelReason.DEADLINE)
         return self._server_start
+
+    def figures(self) -> RefusalFigures | None:
+        """Return what the answer says of this instant in debug mode; None otherwise."""
+        return self._guard.figures(self._entry, self.context.deadline_at)
 
     def is_expiry(self, error: BaseException) -> bool:
         """Take note of what left the application; return whether the request is over, with a response still to start."""

@@ -40,6 +40,32 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "routes": ([["/a"], [None], None, 5, "/a", {}], "RouteRule"),
     "listeners": ([[None], [5], None, 5, "print", print], "function"),
     "name": (["", "a b", "ä", None, 1], "ASCII letters, digits"),
+    "cors_origins": (
+        [
+            "https://a",
+            "",
+            b"*",
+            None,
+            5,
+            [5],
+            [None],
+            [""],
+            ["a"],
+            ["https://a/"],
+            ["HTTPS://a"],
+            ["https://A"],
+            ["null"],
+            ["https://a:443"],
+            ["http://a:80"],
+            ["https://*.a"],
+            ["https://a b"],
+            ["https://u@a"],
+            ["https://a\n"],
+        ],
+        "origin",
+    ),
+    "cors_credentials": ([None, 0, 1, "yes"], "True or False"),
+    "debug": ([None, 0, 1, "yes"], "True or False"),
 }
 
 

@@ -106,6 +106,9 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         "routes": "none",
         "listeners": "none",
         "name": f'`"{policy.name}"`',
+        "cors_origins": "none",
+        "cors_credentials": f"`{policy.cors_credentials}`",
+        "debug": f"`{policy.debug}`",
     }
     assert {name: default for name, default, _ in rows} == expected
     assert [name for name, _, _ in rows] == [field.name for field in fields(ServerPolicy) if field.init]
@@ -116,4 +119,4 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         field.default is not MISSING or not field.init or field.default_factory
         for field in fields(ServerPolicy)
     )
-    assert (policy.trusted_peers, policy.routes, policy.listeners) == ((), (), ())
+    assert (policy.trusted_peers, policy.routes, policy.listeners, policy.cors_origins) == ((), (), (), ())

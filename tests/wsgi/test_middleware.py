@@ -9,6 +9,7 @@ from wsgiref.validate import validator
 import pytest
 
 from resilient_mw import Reason, ResilienceWarning, RouteRule, ServerPolicy, current
+from resilient_mw.core.cors import Cors
 from resilient_mw.core.events import Event, GuardFailed, Refused
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.rejection import REFUSAL_RULES
@@ -59,10 +60,10 @@ def test_a_full_server_refuses_with_an_explanation_and_without_the_application()
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_answer_of_ours_is_a_valid_response(reason: Reason, method: str) -> None:
-    answer = prepare_answers()[reason]
+    answer = prepare_answers(Cors())[reason]
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-        return answer.start(environ["REQUEST_METHOD"], 7, start_response)
+        return answer.start(environ["REQUEST_METHOD"], environ, 7, start_response, None)
 
     server = ScriptedWSGI(app, method=method).run()
     whole = ScriptedWSGI(app).run()
@@ -76,18 +77,18 @@ def test_every_answer_of_ours_is_a_valid_response(reason: Reason, method: str) -
 
 
 def test_answers_do_not_share_the_list_of_their_headers() -> None:
-    answer = prepare_answers()[Reason.QUEUE_FULL]
+    answer = prepare_answers(Cors())[Reason.QUEUE_FULL]
     seen: list[list[tuple[str, str]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
         seen.append(headers)
         headers.append(("X-Outer", "1"))
 
-    answer.start("GET", 3, start_response)
-    answer.start("GET", None, start_response)
+    answer.start("GET", {}, 3, start_response, None)
+    answer.start("GET", {}, None, start_response, None)
     assert ("Retry-After", "3") in seen[0]
     assert [name for name, _ in seen[1]] == [
-        "Content-Type", "Content-Length", "Cache-Control", "X-Refusal-Reason", "X-Outer",
+        "Content-Type", "Content-Length", "Cache-Control", "Vary", "X-Refusal-Reason", "X-Outer",
     ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Router
 
 from resilient_mw.core.routes import Route, RouteResolver
@@ -31,6 +32,16 @@ class StarletteRouteSource:
     def resolver(self, app: object) -> RouteResolver | None:
         """Return a resolver for `app`; None if it is none of these."""
         return AppRoutes(app) if isinstance(app, (Starlette, Router)) else None
+
+    def adds_cors(self, layer: object) -> bool:
+        """Return whether `layer` is Starlette's `CORSMiddleware`, or an application to which it was added."""
+        if isinstance(layer, CORSMiddleware):
+            return True
+        # The application makes its layers at the first request only; until then it has but the list of them.
+        return isinstance(layer, Starlette) and any(
+            isinstance(each.cls, type) and issubclass(each.cls, CORSMiddleware)
+            for each in layer.user_middleware
+        )
 
 
 route_source = StarletteRouteSource()
