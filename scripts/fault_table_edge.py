@@ -108,10 +108,10 @@ EDGE_FAULTS = (
     Fault("edge_asgi_413_is_sent", SUPERVISE, "frozenset({CancelReason.DEADLINE, CancelReason.BODY_TOO_LARGE})", "frozenset({CancelReason.DEADLINE})", (
         IN_ASGI + "bodies_are_counted_while_they_are_read_whatever_they_said",
     )),
-    Fault("edge_asgi_413_and_not_504", EXCHANGE, "TOO_LARGE if self.reason is CancelReason.BODY_TOO_LARGE else self._expiry", "self._expiry", (
+    Fault("edge_asgi_413_and_not_504", EXCHANGE, "too_large = self.reason is CancelReason.BODY_TOO_LARGE", "too_large = False", (
         IN_ASGI + "bodies_are_counted_while_they_are_read_whatever_they_said",
     )),
-    Fault("edge_asgi_says_that_nothing_was_begun", EXCHANGE, "Refusal(Reason.BODY_TOO_LARGE, begun=True)", "Refusal(Reason.BODY_TOO_LARGE)", (
+    Fault("edge_asgi_says_that_nothing_was_begun", "resilient_mw/core/answer.py", "by_origin, line, begun=True)", "by_origin, line)", (
         IN_ASGI + "bodies_are_counted_while_they_are_read_whatever_they_said",
     )),
     Fault("edge_asgi_head_twice", ASGI_EDGE, " if bytes(pair[0]).lower() != self._name]", "]", (
@@ -141,7 +141,7 @@ EDGE_FAULTS = (
     Fault("edge_wsgi_the_error_is_the_servers", WSGI_RUN, "            return not self.started\n", "            return False\n", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
-    Fault("edge_wsgi_413_and_not_504", WSGI_BODY, "TOO_LARGE if run.context.reason is CancelReason.BODY_TOO_LARGE else expiry", "expiry", (
+    Fault("edge_wsgi_413_and_not_504", WSGI_BODY, "too_large = run.context.reason is CancelReason.BODY_TOO_LARGE", "too_large = False", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
     Fault("edge_wsgi_head_twice", WSGI_RUN, " if pair[0].lower() != name.lower()]", "]", (
