@@ -2,6 +2,7 @@
 
 from resilient_mw._version import __version__
 from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.overload_policy import Band, OverloadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core.cancel import CancelReason
@@ -19,14 +20,17 @@ from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import RouteRule
 from resilient_mw.runtime.context import RequestContext, budget, current
+from resilient_mw.runtime.degrade import degradable
 
 __all__ = [
+    "Band",
     "BreakerPolicy",
     "CallRefused",
     "CancelReason",
     "Deadline",
     "DeadlineExceeded",
     "Dependency",
+    "OverloadPolicy",
     "PriorityClass",
     "Reason",
     "RequestCancelled",
@@ -41,6 +45,7 @@ __all__ = [
     "budget",
     "current",
     "deadline",
+    "degradable",
     "exempt",
     "priority",
 ]

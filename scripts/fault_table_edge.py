@@ -18,7 +18,7 @@ WSGI_BODY = "resilient_mw/wsgi/body.py"
 IN_ASGI = "tests/asgi/test_edge.py::test_"
 IN_WSGI = "tests/wsgi/test_edge.py::test_"
 IN_HEADERS = "tests/core/headers/test_edge_headers.py::test_"
-IN_LAG = "tests/runtime/test_loop_lag.py::test_"
+IN_LAG = "tests/runtime/test_supervisor_lag.py::test_"
 
 EDGE_FAULTS = (
     Fault("edge_start_from_anybody", PROTECTION, "if starts and believed:", "if starts:", (

@@ -11,7 +11,8 @@ A histogram of a route appears with its first observation, a count by reason or 
 figures are there, as 0, from the route's first request.
 
 Figures of applications of the same name are added up: counters, gauges and histograms alike; `draining` is 1 if one of
-them drains, and `drain_rate` is the sum of those that are known. Give two applications of one process two names
+them drains, `drain_rate` is the sum of those that are known, and overload level and signals are those of
+the worst. Give two applications of one process two names
 (`ServerPolicy(name=...)`) to tell them apart. Dependencies of the same name are added up in the same way, and the state of
 a circuit is 1 if that of one of them is.
 
@@ -32,9 +33,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from resilient_mw.admission.overload_policy import OverloadState
 from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.core import ports
-from resilient_mw.core.snapshot import BUCKETS, AppSnapshot, DependencySnapshot, Histogram, RouteSnapshot
+from resilient_mw.core.snapshot import (
+    BUCKETS,
+    AppSnapshot,
+    DependencySnapshot,
+    Histogram,
+    OverloadSnapshot,
+    RouteSnapshot,
+)
 
 PREFIX = "resilient_mw_"
 BOUNDS = (*map(floatToGoString, BUCKETS), "+Inf")
@@ -70,6 +79,10 @@ FAMILIES = (
     Family("run_seconds", HistogramMetricFamily, ROUTE, "How long completed requests took once they were admitted."),
     Family("ignored_headers", CounterMetricFamily, ("app", "header"), "Header values outside the grammar."),
     Family("guard_errors", CounterMetricFamily, APP, "Errors of the guard itself that let a request pass unguarded."),
+    Family("overload_level", GaugeMetricFamily, APP, "How overloaded the service is, 0 to 1."),
+    Family("overload_state", GaugeMetricFamily, (*APP, "state"), "1 for the state that the level means."),
+    Family("overload_signal", GaugeMetricFamily, (*APP, "signal"), "Level of each signal that is known, 0 to 1."),
+    Family("overload_transitions", CounterMetricFamily, (*APP, "before", "after"), "Changes of the overload state."),
     Family("calls", CounterMetricFamily, TO, "Calls to a dependency, each made of one or more attempts."),
     Family("attempts", CounterMetricFamily, (*TO, "outcome"), "Ended attempts by outcome."),
     Family("retries", CounterMetricFamily, TO, "Attempts after the first one of a call."),
@@ -156,6 +169,8 @@ class Figures:
         for each in snapshot.classes:
             self._sum("in_flight", (*app, each.priority), each.slots)
             self._sum("queue_length", (*app, each.priority), each.queued)
+        if snapshot.overload is not None:
+            self._add_overload(snapshot.app, snapshot.overload)
         for route in snapshot.routes:
             self._add_route((*app, route.route, route.priority), route)
 
@@ -189,6 +204,15 @@ class Figures:
         """Return all metrics, those without a value as well."""
         return [self._metric(family) for family in FAMILIES]
 
+    def _add_overload(self, app: str, overload: OverloadSnapshot) -> None:
+        self._worst("overload_level", (app,), overload.level)
+        for state in OverloadState:
+            self._worst("overload_state", (app, state.value), int(state.value == overload.state))
+        for signal, level in overload.signals.items():
+            self._worst("overload_signal", (app, signal), level)
+        for change, count in overload.transitions.items():
+            self._sum("overload_transitions", (app, *change), count)
+
     def _add_route(self, labels: tuple[str, ...], route: RouteSnapshot) -> None:
         self._sum("requests_arrived", labels, route.arrived)
         self._sum("requests_admitted", labels, route.admitted)
@@ -200,6 +224,10 @@ class Figures:
             self._sum("requests_ended", (*labels, outcome), count)
         self._times["queue_wait_seconds"].setdefault(labels, Histogram()).merge(route.wait)
         self._times["run_seconds"].setdefault(labels, Histogram()).merge(route.run)
+
+    def _worst(self, name: str, labels: tuple[str, ...], value: float) -> None:
+        values = self._values[name]
+        values[labels] = max(values.get(labels, 0), value)
 
     def _sum(self, name: str, labels: tuple[str, ...], value: float) -> None:
         values = self._values[name]

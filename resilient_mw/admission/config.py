@@ -7,24 +7,21 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from resilient_mw.core.checks import (
-    require_field_name,
-    require_flag,
-    require_integer,
-    require_name,
-    require_number,
-)
+from resilient_mw.admission.overload_policy import REPORTED, OverloadPolicy, Signal
+from resilient_mw.admission.policy_checks import check_policy
 from resilient_mw.core.cors import Cors
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.events import Event
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import DEFAULT_CLASSES, EXEMPT, PriorityClass
 from resilient_mw.core.routes import RouteRule
-from resilient_mw.core.snapshot import AppSnapshot
-from resilient_mw.core.trust import PeerTrust
+from resilient_mw.core.snapshot import AppSnapshot, Readiness
 
 AUTO_LIMIT = 40
 """What `limit="auto"` means: as many requests as the usual thread pool of an ASGI server has threads."""
+
+OVERLOAD = OverloadPolicy()
+"""What counts as overload unless the policy says otherwise."""
 
 HEALTH_PATHS = ("/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics")
 
@@ -38,6 +35,14 @@ class PolicyOwner(Protocol):
 
     def drain(self) -> None:
         """Take no new work from now on."""
+        ...
+
+    def readiness(self) -> Readiness:
+        """Return whether requests should be sent here."""
+        ...
+
+    def report(self, signal: Signal, reading: float | None, source: str) -> None:
+        """Take the reading of an overload signal."""
         ...
 
 
@@ -72,6 +77,7 @@ class ServerPolicy:
         deadline_response_header: name of a response header that tells the caller the milliseconds that were left when
             the head of the response left. None: no such header.
         routes: rules by path; the first that matches decides, before marks.
+        overload: what counts as overload, for shedding, cheaper variants and readiness. None: nothing is measured.
         listeners: called with each event, outside every lock; an error in one is counted and does no harm.
         name: names the application in metrics.
         cors_origins: the origins whose pages may read refusals, or `"*"`. For a middleware outside the application's
@@ -100,6 +106,7 @@ class ServerPolicy:
     max_body: int | None = None
     deadline_response_header: str | None = None
     routes: Sequence[RouteRule] = ()
+    overload: OverloadPolicy | None = OVERLOAD
     listeners: Sequence[Callable[[Event], None]] = ()
     name: str = "app"
     cors_origins: Sequence[str] = ()
@@ -109,82 +116,7 @@ class ServerPolicy:
     """Holds the one guard that owns this policy's state; see `runtime.guard.guard_of`."""
 
     def __post_init__(self) -> None:
-        if self.limit != "auto" and (isinstance(self.limit, (str, bool)) or not isinstance(self.limit, int)):
-            raise ValueError(
-                f"limit={self.limit!r} is not allowed: it must be 'auto' or a whole number of at least 1"
-            )
-        if self.limit != "auto":
-            require_integer("limit", self.limit, low=1)
-        if self.queue is not None:
-            require_integer("queue", self.queue, low=0)
-        require_number("max_wait", self.max_wait, low=0, high=3600)
-        require_number("wait_share", self.wait_share, low=0, high=1)
-        require_integer("exempt_limit", self.exempt_limit, low=1)
-        require_number("smallest_budget", self.smallest_budget, low=0, high=60)
-        self._check_deadlines()
-        require_name("name", self.name)
-        self._check_classes()
-        for path in _sequence("exempt_paths", self.exempt_paths, "paths"):
-            if not isinstance(path, str) or not path.startswith("/"):
-                raise ValueError(
-                    f"exempt_paths={path!r} is not allowed: it must be a path that starts with '/'"
-                )
-        for rule in _sequence("routes", self.routes, "RouteRule objects"):
-            if not isinstance(rule, RouteRule):
-                raise ValueError(f"routes={rule!r} is not allowed: it must be a RouteRule")
-            self.check_mark(rule.mark, repr(rule))
-        for listener in _sequence("listeners", self.listeners, "functions"):
-            if not callable(listener):
-                raise ValueError(f"listeners={listener!r} is not allowed: it must be a function of an event")
-        self._check_edge()
-        Cors(self.cors_origins, self.cors_credentials)
-        require_flag("debug", self.debug)
-
-    def _check_deadlines(self) -> None:
-        require_number("deadline_default", self.deadline_default, low=0.001, high=86_400)
-        require_number("deadline_minimum", self.deadline_minimum, low=0, high=86_400)
-        require_number("deadline_maximum", self.deadline_maximum, low=0.001, high=86_400)
-        for name, limit in (
-            ("deadline_default", "deadline_maximum"),
-            ("deadline_minimum", "deadline_maximum"),
-            ("smallest_budget", "deadline_default"),  # or every caller who sends no budget would be refused
-        ):
-            value, most = getattr(self, name), getattr(self, limit)
-            if value > most:
-                raise ValueError(f"{name}={value!r} is not allowed: it must be at most {limit}, {most!r}")
-
-    def _check_edge(self) -> None:
-        trust = PeerTrust(self.trusted_peers)
-        require_integer("trusted_hops", self.trusted_hops, low=0, high=16)
-        if self.trusted_hops and not trust:
-            raise ValueError(
-                f"trusted_hops={self.trusted_hops!r} is not allowed without trusted_peers, which must hold the proxies"
-            )
-        if self.max_body is not None:
-            require_integer("max_body", self.max_body, low=0)
-        if self.deadline_response_header is not None:
-            require_field_name("deadline_response_header", self.deadline_response_header)
-
-    def _check_classes(self) -> None:
-        for each in _sequence("classes", self.classes, "PriorityClass objects"):
-            if not isinstance(each, PriorityClass):
-                raise ValueError(f"classes={each!r} is not allowed: it must be a PriorityClass")
-        names = [each.name for each in self.classes]
-        if not names or len(set(names)) != len(names):
-            raise ValueError(
-                f"classes={names!r} is not allowed: it must hold at least one PriorityClass, each name once"
-            )
-        if self.default_class not in names:
-            raise ValueError(
-                f"default_class={self.default_class!r} is not allowed: it must be one of {names}"
-            )
-        for each in self.classes:
-            others = sum(other.reserved for other in self.classes if other is not each)
-            if others >= self.slots:
-                raise ValueError(
-                    f"classes reserve {others} of {self.slots} slots against {each.name!r}, which could never run: "
-                    "reserve less or raise the limit"
-                )
+        check_policy(self)
 
     def check_mark(self, mark: Mark, where: str) -> None:
         """Check what an endpoint or a rule says against this policy.
@@ -248,6 +180,35 @@ class ServerPolicy:
         """
         self._owner().drain()
 
+    def readiness(self) -> Readiness:
+        """Return whether requests should be sent here, for the answer of a `/readyz`.
+
+        It is not ready while draining, and, if `OverloadPolicy.readiness_falls_on_overload` says so, while overloaded.
+
+        Raises:
+            RuntimeError: no middleware was made with this policy object.
+        """
+        return self._owner().readiness()
+
+    def report(self, signal: str, reading: float | None, source: str = "") -> None:
+        """Tell the overload level what only you can measure.
+
+        Args:
+            signal: `pool_wait` (seconds that a connection was waited for), `dependency_latency` (the typical attempt / its
+                timeout) or `dependency_errors` (failed attempts / attempts).
+            reading: None if it is unknown, which changes nothing. A reading holds until the next one of its signal and
+                source, for `OverloadPolicy.stale_after` seconds: report while there is traffic, a few times a minute
+                at least.
+            source: the name of the pool or dependency; the worst of several counts.
+
+        Raises:
+            ValueError: there is no such signal, or it is measured by the middleware itself.
+            RuntimeError: no middleware was made with this policy object.
+        """
+        if signal not in REPORTED:
+            raise ValueError(f"signal={signal!r} is not allowed: it must be one of {sorted(REPORTED)}")
+        self._owner().report(Signal(signal), reading, source)
+
     def _owner(self) -> PolicyOwner:
         if not self.owner:
             raise RuntimeError(f"no middleware was made with the policy {self.name!r}")
@@ -261,9 +222,3 @@ class ServerPolicy:
             ValueError: a value is not allowed.
         """
         return replace(self, **changes) if changes else self
-
-
-def _sequence(field: str, values: object, what: str) -> Sequence[object]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ValueError(f"{field}={values!r} is not allowed: it must be a sequence of {what}")
-    return values

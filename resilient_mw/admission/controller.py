@@ -28,15 +28,21 @@ class AdmissionController:
     Args:
         policy: limits, queue, classes and waits.
         random: source of the jitter of `Retry-After`.
+
+    Attributes:
+        overloaded: set by the owner: the lowest class waits in no places of the queue but its own.
     """
 
     def __init__(self, policy: ServerPolicy, random: Random) -> None:
         self.exempt = 0
         self.waiting = 0
         self.draining = False
+        self.overloaded = False
         self.queue_length = policy.queue_length
         self.classes = class_states(policy.classes, self.queue_length)
         self._policy = policy
+        # Where there is one class only, nobody is kept a place by refusing it early.
+        self._lowest = self.classes[-1] if len(self.classes) > 1 else None
         # Where every budget is useful, one of nothing still is not.
         self._smallest_budget = max(policy.smallest_budget, math.ulp(0.0))
         self.slots = Slots(policy.slots, self.classes)
@@ -152,6 +158,8 @@ class AdmissionController:
             self.slots.take_in_turn(state, cost)
             route.admitted += 1
             return Decision(settled=settled) if settled else ADMITTED
+        if self.overloaded and state is self._lowest and len(state.queue) >= state.places:
+            return self._refuse(now, route, Reason.OVERLOADED, settled)
         give_up_at = self._give_up_at(now, deadline_at)
         if give_up_at <= now:
             return self._refuse(now, route, Reason.QUEUE_TIMEOUT, settled)

@@ -9,7 +9,7 @@ from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.problem import RefusalFigures
-from resilient_mw.core.snapshot import AppSnapshot, ClassSnapshot, RouteSnapshot
+from resilient_mw.core.snapshot import AppSnapshot, ClassSnapshot, OverloadSnapshot, RouteSnapshot
 
 
 def app_snapshot(
@@ -20,6 +20,7 @@ def app_snapshot(
     drain_rate: float | None,
     ignored_headers: Mapping[str, int],
     guard_errors: int,
+    overload: OverloadSnapshot | None,
 ) -> AppSnapshot:
     """Return the figures of one application as plain values."""
     classes = [ClassSnapshot(each.priority.name, each.slots, len(each.queue)) for each in controller.classes]
@@ -33,6 +34,7 @@ def app_snapshot(
         routes=_merged(entries),
         ignored_headers=ignored_headers,
         guard_errors=guard_errors,
+        overload=overload,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
+from resilient_mw.admission.overload_policy import OverloadPolicy
 from resilient_mw.core.events import Event
 from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.routes import RouteRule
@@ -30,6 +31,7 @@ class PolicyOverrides(TypedDict, total=False):
     max_body: int | None
     deadline_response_header: str | None
     routes: Sequence[RouteRule]
+    overload: OverloadPolicy | None
     listeners: Sequence[Callable[[Event], None]]
     name: str
     cors_origins: Sequence[str]

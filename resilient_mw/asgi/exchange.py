@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from resilient_mw.admission.entry import COMPLETED, ERROR, RouteEntry
 from resilient_mw.admission.verdict import reported_reason
 from resilient_mw.asgi.channel import Channel, disconnect_event
+from resilient_mw.asgi.degraded import marked_degraded
 from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.guard import Guard
+from resilient_mw.runtime.measured import Measured
 from resilient_mw.runtime.supervise import Supervised, Supervisor
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class HttpExchange(Supervised):
         # All slots are set here, those of the bases too, without a call: every request comes by here.
         self.deadline_at = deadline_at
         self.reason = None
+        self.degraded = False
         self._clock = guard.clock
         self._callbacks = None
         self.task = task
@@ -154,6 +157,8 @@ class HttpExchange(Supervised):
         if starts:
             self.started = True
             self._trailers = bool(message.get("trailers", False))
+            if self.degraded:
+                message = marked_degraded(message)
         last = not starts and _is_last(message, self._trailers)
         self._last_message = last
         try:
@@ -238,6 +243,10 @@ class HttpExchange(Supervised):
         self._guard.end(self._entry, self._entry.cost, outcome, ran)
         if self.reason is not None:
             self._guard.cancelled(self._entry, self.reason, ran)
+
+    def measured(self) -> Measured:
+        """Return where the overload of this request's service is measured."""
+        return self._guard.overload
 
     # -- two of ours ---------------------------------------------------------------------------------------------------
 

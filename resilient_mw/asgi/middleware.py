@@ -272,7 +272,9 @@ class ResilienceMiddleware:
                 self._supervisors = {
                     each: kept for each, kept in self._supervisors.items() if not each.is_closed()
                 }
-                supervisor = self._supervisors[loop] = Supervisor(loop, self._guard.clock)
+                supervisor = self._supervisors[loop] = Supervisor(
+                    loop, self._guard.clock, self._guard.overload
+                )
             self._latest = (loop, supervisor)
         return supervisor
 

@@ -67,4 +67,20 @@ class GuardFailed:
     error: Exception
 
 
-Event = Refused | Cancelled | LateWork | GuardFailed
+@dataclass(frozen=True, slots=True)
+class OverloadChanged:
+    """The overload state of a service changed.
+
+    Attributes:
+        before, after: `normal`, `elevated` or `overloaded`.
+        level: the level, 0 to 1, at the change.
+        signal: the worst signal at the change; empty if none is known.
+    """
+
+    before: str
+    after: str
+    level: float
+    signal: str
+
+
+Event = Refused | Cancelled | LateWork | GuardFailed | OverloadChanged

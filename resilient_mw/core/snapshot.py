@@ -77,6 +77,44 @@ class ClassSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class OverloadSnapshot:
+    """How overloaded one application is.
+
+    Attributes:
+        level: 0 to 1.
+        state: `normal`, `elevated` or `overloaded`.
+        signals: the levels of the signals that are known, the worst first.
+        transitions: changes of the state, by (before, after).
+        recent_transitions: the last 32 of them, oldest first.
+    """
+
+    level: float
+    state: str
+    signals: Mapping[str, float]
+    transitions: Mapping[tuple[str, str], int]
+    recent_transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a load balancer should send requests, and what there is to know about it.
+
+    Attributes:
+        ready: yes or no.
+        reasons: why not: `draining`, `overloaded`; empty while it is ready.
+        level: the overload level, 0 to 1.
+        state: the overload state: `normal`, `elevated` or `overloaded`.
+        signal: the worst signal; None if there is none to speak of.
+    """
+
+    ready: bool
+    reasons: tuple[str, ...]
+    level: float
+    state: str
+    signal: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AppSnapshot:
     """The figures of one protected application.
 
@@ -90,6 +128,7 @@ class AppSnapshot:
         routes: one entry per route template and class.
         ignored_headers: header values outside the grammar, by lower-case field name.
         guard_errors: errors of our own code that let a request pass unguarded.
+        overload: how overloaded it is; None: nothing is measured.
     """
 
     app: str
@@ -101,15 +140,17 @@ class AppSnapshot:
     routes: tuple[RouteSnapshot, ...]
     ignored_headers: Mapping[str, int]
     guard_errors: int
+    overload: OverloadSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of a circuit breaker's state.
+    """One change of a state.
 
     Attributes:
         at: the instant, in monotonic seconds.
-        before, after: `closed`, `open` or `half_open`.
+        before, after: of a circuit breaker `closed`, `open` or `half_open`; of an overload level `normal`, `elevated` or
+            `overloaded`.
     """
 
     at: float

@@ -19,6 +19,7 @@ from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.context import CancelCallback, RequestContext
+from resilient_mw.runtime.measured import UNMEASURED, Measured
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,6 +72,7 @@ class ThreadContext(RequestContext):
         # On the way of every request: the slots of RequestContext are set here, without a call.
         self.deadline_at = deadline_at
         self.reason = None
+        self.degraded = False
         self._clock = clock
         self._callbacks = None
         self.owner = owner
@@ -114,6 +116,10 @@ class ThreadContext(RequestContext):
         if self.held is None:
             self.held = []
         self.held.append(future)
+
+    def measured(self) -> Measured:
+        """Return where the overload of this request's service is measured."""
+        return getattr(self.owner, "overload", UNMEASURED)
 
     def guarded_by(self, guard: object) -> bool:
         """Return whether this guard has admitted the request already, here or further out."""

@@ -16,6 +16,7 @@ from resilient_mw.core.deadline import FOREVER, Deadline
 from resilient_mw.core.errors import DeadlineExceeded, RequestCancelled
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.measured import UNMEASURED, Measured
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +34,7 @@ class RequestContext:
     code runs in scripts and tests.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_clock", "deadline_at", "reason")
+    __slots__ = ("__weakref__", "_callbacks", "_clock", "deadline_at", "degraded", "reason")
 
     @property
     def clock(self) -> Clock:
@@ -43,6 +44,7 @@ class RequestContext:
     def __init__(self, deadline_at: float = FOREVER, clock: Clock = MONOTONIC) -> None:
         self.deadline_at = deadline_at
         self.reason: CancelReason | None = None
+        self.degraded = False
         self._clock = clock
         self._callbacks: list[CancelCallback] | None = None
 
@@ -50,6 +52,24 @@ class RequestContext:
     def deadline(self) -> Deadline:
         """The instant on the monotonic clock after which the answer is worthless."""
         return Deadline(self.deadline_at)
+
+    @property
+    def overload(self) -> float:
+        """How overloaded the service is, 0 to 1; 0 outside a request. Above 0.5 it is time to do less."""
+        return self.measured().level
+
+    @property
+    def overload_state(self) -> str:
+        """What the level means, with hysteresis: `normal`, `elevated` or `overloaded`."""
+        return self.measured().state.value
+
+    def measured(self) -> Measured:
+        """Return where the overload of this request's service is measured."""
+        return UNMEASURED
+
+    def mark_degraded(self) -> None:
+        """Have the answer marked as a cheaper one: `X-Degraded: 1`. Without effect once its head has been sent."""
+        self.degraded = True
 
     @property
     def cancelled(self) -> bool:
@@ -140,6 +160,14 @@ class NestedContext(RequestContext):
         """Why the work no longer matters: the request's reason goes before this scope's own deadline."""
         return self._outer.cancel_reason or super().cancel_reason
 
+    def measured(self) -> Measured:
+        """Return where the overload of the request's service is measured."""
+        return self._outer.measured()
+
+    def mark_degraded(self) -> None:
+        """Have the answer of the request marked as a cheaper one."""
+        self._outer.mark_degraded()
+
     def on_cancel(self, callback: CancelCallback) -> None:
         """Have `callback(reason)` called once if the request is cancelled. The end of the scope alone does not call it."""
         self._outer.on_cancel(callback)
@@ -218,6 +246,9 @@ class _NoRequest(RequestContext):
 
     def on_cancel(self, callback: CancelCallback) -> None:
         """Do nothing: there is no work that could be cancelled."""
+
+    def mark_degraded(self) -> None:
+        """Do nothing: there is no answer."""
 
 
 NO_REQUEST: RequestContext = _NoRequest()

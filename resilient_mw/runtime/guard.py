@@ -16,6 +16,7 @@ from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.decision import ADMITTED, Decision, Settled
 from resilient_mw.admission.entry import RouteEntry, Waiter, WaiterState
 from resilient_mw.admission.figures import app_snapshot, refusal_figures
+from resilient_mw.admission.overload_policy import Signal
 from resilient_mw.admission.routing import RouteEntries
 from resilient_mw.core import ports
 from resilient_mw.core.cancel import CancelReason
@@ -23,9 +24,11 @@ from resilient_mw.core.events import Cancelled, LateWork, Refused
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.problem import RefusalFigures
 from resilient_mw.core.rejection import Reason
-from resilient_mw.core.snapshot import AppSnapshot
+from resilient_mw.core.snapshot import AppSnapshot, Readiness
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.flush import Listeners
+from resilient_mw.runtime.overload import Overload
+from resilient_mw.runtime.process_readings import PROCESS, ProcessReadings
 
 
 class Guard:
@@ -35,10 +38,18 @@ class Guard:
         policy: what to enforce.
         clock: the one clock.
         rng: source of jitter.
+        process: where the readings of the process come from; None: from nowhere.
+
+    Attributes:
+        overload: how overloaded the service is.
     """
 
     def __init__(
-        self, policy: ServerPolicy, clock: Clock = MONOTONIC, rng: random.Random | None = None
+        self,
+        policy: ServerPolicy,
+        clock: Clock = MONOTONIC,
+        rng: random.Random | None = None,
+        process: ProcessReadings | None = PROCESS,
     ) -> None:
         self.policy = policy
         self.clock = clock
@@ -46,6 +57,9 @@ class Guard:
         self.entries = RouteEntries(policy)
         self.listeners = Listeners(policy.listeners, clock)
         self._lock = threading.Lock()
+        self.overload = Overload(
+            policy.overload, self.controller, self._lock, self.listeners, clock, process=process
+        )
         self._ignored: dict[str, int] = {}
         self._later: deque[Callable[[], None]] = deque()
         ports.register(self)
@@ -95,6 +109,8 @@ class Guard:
             waiter.wake = None
             settled = self.controller.leave(self.clock.now(), waiter)
         self._wake(settled)
+        if self.overload.crowded:
+            self.overload.thin_out()
 
     def later(self, call: Callable[[], None]) -> None:
         """Have something done by whoever uses the guard next.
@@ -124,6 +140,8 @@ class Guard:
             settled = self.controller.release(self.clock.now(), entry, cost)
         if settled:
             self._wake(settled)
+        if self.overload.crowded:
+            self.overload.thin_out()
 
     def end(self, entry: RouteEntry, cost: int, outcome: str, ran: float) -> None:
         """Count a run that has ended and give back its slots: the common case in one step."""
@@ -132,6 +150,8 @@ class Guard:
             settled = self.controller.release(self.clock.now(), entry, cost)
         if settled:
             self._wake(settled)
+        if self.overload.crowded:
+            self.overload.thin_out()
 
     def finish(self, entry: RouteEntry, outcome: str, ran: float) -> None:
         """Count a run that has ended while its slots are still held by a thread."""
@@ -169,10 +189,23 @@ class Guard:
             remaining = deadline_at - self.clock.now()
             return refusal_figures(self.policy.exempt_limit, self.controller, entry, remaining)
 
+    def look(self) -> None:
+        """Let the overload level be that of this instant."""
+        self.overload.look()
+
+    def report(self, signal: Signal, reading: float | None, source: str) -> None:
+        """Take the reading of an overload signal that somebody else has measured."""
+        self.overload.report(signal, reading, source)
+
+    def readiness(self) -> Readiness:
+        """Return whether requests should be sent here, as of this instant."""
+        return self.overload.readiness()
+
     def snapshot(self) -> AppSnapshot:
         """Return the figures of this instant."""
         if self._later:
             self._catch_up()
+        self.overload.look()
         with self._lock:
             return app_snapshot(
                 self.policy.name,
@@ -181,6 +214,7 @@ class Guard:
                 drain_rate=self.controller.forecast.rate(self.clock.now()),
                 ignored_headers=dict(self._ignored),
                 guard_errors=self.listeners.errors,
+                overload=self.overload.snapshot(),
             )
 
     def _wake(self, settled: Settled) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.overload import LoopWatch, Overload
 from resilient_mw.runtime.stopping import Stop
 from resilient_mw.runtime.supervised import Supervised, guarded, retrieve
 
@@ -45,18 +46,26 @@ class Supervisor:
     A shell makes a record, calls `enter`, runs the application, calls `leave`, and, if the record has got a
     `reason` meanwhile, awaits `settle`. All methods belong to the loop's thread.
 
+    Args:
+        loop: the loop.
+        clock: the one clock.
+        overload: whose level is to follow the tick.
+
     Attributes:
         in_flight: the records between `enter` and `leave`. To be read only.
         lag: seconds that everything has to wait for the loop at the moment; 0 below `LEAST_LAG`, and while nothing is in
             flight. To be read only.
     """
 
-    __slots__ = ("_clock", "_horizon", "_late", "_loop", "_tick_at", "in_flight", "lag")
+    __slots__ = ("_clock", "_horizon", "_late", "_loop", "_tick_at", "_watch", "in_flight", "lag")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock = MONOTONIC) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock = MONOTONIC, overload: Overload | None = None
+    ) -> None:
         self.in_flight: set[Supervised] = set()
         self._loop = loop
         self._clock = clock
+        self._watch = None if overload is None else LoopWatch(overload)
         self._horizon = inf  # deadlines up to here need a timer now; inf: there is no tick
         self.lag = 0.0
         self._late = 0.0  # how late the last tick came
@@ -143,6 +152,8 @@ class Supervisor:
         now = self._clock.now()
         if self._horizon == inf:
             self._next_tick(now)
+            if self._watch is not None:
+                self._watch.begin()
         if record.deadline_at <= self._horizon:
             self._arm(record, now)
 
@@ -152,12 +163,17 @@ class Supervisor:
         self._loop.call_later(TICK, self._tick, context=Context())
 
     def _tick(self) -> None:
+        watch = self._watch
         if not self.in_flight:
             self._horizon = inf
             self.lag = self._late = 0.0
+            if watch is not None:
+                watch.rest()
             return
         now = self._clock.now()
         self._note_lag(now - self._tick_at)
+        if watch is not None:
+            watch.tick(self._tick_at, now)
         self._next_tick(now)
         horizon, watch_before = self._horizon, now - WATCH_AFTER
         for record in tuple(self.in_flight):

@@ -51,6 +51,7 @@ class Supervised(RequestContext):
         # On the way of every request: the slots of RequestContext are set here, without a call.
         self.deadline_at = deadline_at
         self.reason = None
+        self.degraded = False
         self._clock = clock
         self._callbacks = None
         self.task = task

@@ -59,4 +59,5 @@ def use_clock(policy: ServerPolicy, clock: Clock) -> None:
         raise RuntimeError(
             f"the policy {policy.name!r} is in use already: call use_clock() before any middleware"
         )
-    policy.owner.append(Guard(policy, clock))
+    # Memory and garbage collections are those of the real process: they do not belong to a test's time.
+    policy.owner.append(Guard(policy, clock, process=None))

@@ -131,6 +131,8 @@ class ResilienceMiddleware:
             if key in environ:
                 fields.append((name, environ[key]))
         now = guard.clock.now()
+        if now >= guard.overload.look_at:
+            guard.look()
         method = environ.get("REQUEST_METHOD", "")
         if method == "OPTIONS" and environ.keys() >= PREFLIGHT_KEYS:
             entry = protection.preflight()

@@ -20,6 +20,7 @@ from resilient_mw.core.errors import BodyTooLarge, DeadlineExceeded, ResilienceE
 from resilient_mw.core.headers.deadlines import format_timeout_ms
 from resilient_mw.core.problem import RefusalFigures
 from resilient_mw.runtime.alarm import ThreadContext
+from resilient_mw.runtime.degrade import DEGRADED_HEADER
 from resilient_mw.runtime.guard import Guard
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ class Run:
         if head is None:
             return  # it never called start_response(); the server says so in its own words
         status, headers, exc_info = head
+        if self.context.degraded:
+            headers.append((DEGRADED_HEADER, "1"))
         name = self._guard.policy.deadline_response_header
         if name is not None:
             headers = [pair for pair in headers if pair[0].lower() != name.lower()]
@@ -223,6 +226,8 @@ class Run:
         reason, ran = context.reason, at - self._admitted_at
         try:
             guard.end(entry, entry.cost, outcome_of(reason, failed=self.failed, complete=self.complete), ran)
+            if at >= guard.overload.look_at:
+                guard.look()
             if reason is not None:
                 guard.cancelled(entry, reason, ran)
             if self._left_at > context.deadline_at and is_late(

@@ -64,6 +64,7 @@ class Ledger:
         self.granted: list[Request] = []
         self.queues: list[list[Request]] = [[] for _ in self.ranks]
         self.waiting = 0
+        self.overloaded = False
         self.counts = dict.fromkeys(("arrived", "admitted", "refused", "left"), 0)
 
     # -- what may be
@@ -100,6 +101,11 @@ class Ledger:
                 return other
         return None
 
+    def sheds(self, rank: int) -> bool:
+        """Whether a request that has to queue is shed: the lowest of several classes, beyond its own places."""
+        lowest = len(self.ranks) > 1 and rank == self.ranks[-1]
+        return self.overloaded and lowest and len(self.queues[rank]) >= self.places[rank]
+
     # -- what was done
 
     def arrived(self, now: float, rank: int, cost: int, deadline_at: float, decision: Decision) -> None:
@@ -108,6 +114,7 @@ class Ledger:
         if decision.waiter is not None:
             assert decision.reason is None
             self._settle(now, decision.settled, request)
+            assert not self.sheds(rank) or request in self.queues[rank], "it was to be shed"
             if not any(waiter.reason is Reason.PUSHED_OUT for waiter in decision.settled):
                 self._append(request)
             return
@@ -243,6 +250,9 @@ class Ledger:
         if reason is Reason.DRAINING:
             return
         assert self.queues[rank] or not self.may_start(rank, cost), "it could have run"
+        assert self.sheds(rank) is (reason is Reason.OVERLOADED)
+        if reason is Reason.OVERLOADED:
+            return
         if reason is Reason.QUEUE_FULL:
             full = self.waiting >= self.queue_length and self.may_push_out(rank) is None
             assert full or len(self.queues[rank]) >= self.most[rank], "there was a place to wait in"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from resilient_mw.admission.config import AUTO_LIMIT, ServerPolicy
+from resilient_mw.admission.overload_policy import OverloadPolicy
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import PriorityClass
@@ -38,6 +39,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "max_body": ([-1, 1.5, True, "10", NAN], "a whole number of at least 0"),
     "deadline_response_header": (["", "Content-Length", "X-a b", "X-a\r\nB: c", 1, True], "'X-', then ASCII"),
     "routes": ([["/a"], [None], None, 5, "/a", {}], "RouteRule"),
+    "overload": ([0, True, "auto", {}, OverloadPolicy], "an OverloadPolicy or None"),
     "listeners": ([[None], [5], None, 5, "print", print], "function"),
     "name": (["", "a b", "ä", None, 1], "ASCII letters, digits"),
     "cors_origins": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from typing import Any
 
 import pytest
 
@@ -948,3 +949,62 @@ def test_no_order_of_ends_leaves_a_slot_behind() -> None:
                     desk.controller.leave(float(step), waiter)
         assert desk.controller.slots.in_use == 0, order
         assert desk.controller.waiting == 0, order
+
+
+# -- overload
+
+
+def _overloaded(**policy: Any) -> Desk:
+    desk = Desk(limit=1, **policy)
+    desk.controller.overloaded = True
+    return desk
+
+
+def test_while_overloaded_the_lowest_class_waits_in_its_own_places_only() -> None:
+    desk = _overloaded(queue=26)  # two of 26 places for a weight of 1 of 13
+    desk.admit(0.0)
+    desk.queue(0.0, "sheddable")
+    desk.queue(0.0, "sheddable")
+    decision = desk.arrive(0.0, "sheddable")
+    assert decision.reason is Reason.OVERLOADED
+    assert decision.retry_after is not None
+    assert desk.route("sheddable").refused == {Reason.OVERLOADED: 1}
+    assert desk.controller.waiting == 2
+    for priority in ("normal", "critical"):
+        for _ in range(5):
+            desk.queue(0.0, priority)
+
+
+def test_while_overloaded_a_free_slot_admits_the_lowest_class_too() -> None:
+    desk = _overloaded(queue=0)
+    desk.admit(0.0, "sheddable")
+    assert desk.arrive(0.0, "sheddable").reason is Reason.OVERLOADED
+    desk.release(1.0, "sheddable")
+    desk.admit(1.0, "sheddable")
+
+
+def test_while_overloaded_a_reserved_slot_is_there_for_the_lowest_class() -> None:
+    classes = (PriorityClass("critical"), PriorityClass("sheddable", reserved=1))
+    desk = Desk(limit=2, queue=1, classes=classes, default_class="critical")
+    desk.controller.overloaded = True
+    desk.admit(0.0, "critical")
+    desk.queue(0.0, "critical")
+    desk.admit(0.0, "sheddable")
+    assert desk.arrive(0.0, "sheddable").reason is Reason.OVERLOADED
+
+
+def test_when_it_is_no_longer_overloaded_the_lowest_class_waits_as_before() -> None:
+    desk = _overloaded(queue=2)
+    desk.admit(0.0)
+    assert desk.arrive(0.0, "sheddable").reason is Reason.OVERLOADED
+    desk.controller.overloaded = False
+    desk.queue(0.0, "sheddable")
+
+
+def test_a_class_that_is_the_only_one_is_not_shed() -> None:
+    """There is nobody for whom a place is kept."""
+    desk = _overloaded(queue=2, classes=(PriorityClass("only"),), default_class="only")
+    desk.admit(0.0, "only")
+    desk.queue(0.0, "only")
+    desk.queue(0.0, "only")
+    assert desk.arrive(0.0, "only").reason is Reason.QUEUE_FULL

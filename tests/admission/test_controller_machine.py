@@ -199,6 +199,11 @@ class ControllerMachine(RuleBasedStateMachine):
             self.exempt += decision.admitted
         self._check()
 
+    @rule()
+    def overload(self) -> None:
+        """The service becomes overloaded, or recovers."""
+        self.ledger.overloaded = self.controller.overloaded = not self.controller.overloaded
+
     @rule(ticks=PAUSES)
     def learn(self, ticks: int) -> None:
         self.learned = True

@@ -9,12 +9,14 @@ import resilient_mw
 MOST_NAMES = 25
 
 PUBLIC_NAMES = {
+    "Band",
     "BreakerPolicy",
     "CallRefused",
     "CancelReason",
     "Deadline",
     "DeadlineExceeded",
     "Dependency",
+    "OverloadPolicy",
     "PriorityClass",
     "Reason",
     "RequestCancelled",
@@ -29,6 +31,7 @@ PUBLIC_NAMES = {
     "budget",
     "current",
     "deadline",
+    "degradable",
     "exempt",
     "priority",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from resilient_mw import RouteRule, ServerPolicy, current
+from resilient_mw import Band, OverloadPolicy, RouteRule, ServerPolicy, current
 from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import DeadlineExceeded, RequestCancelled
@@ -136,6 +136,15 @@ async def _draining(method: str, version: str) -> Refused_:
     crowd = Crowd()
     crowd.middleware._guard.drain()
     return crowd, await Request(crowd.middleware, http_scope(method=method, http_version=version)).run()
+
+
+@way(Reason.OVERLOADED)
+async def _overloaded(method: str, version: str) -> Refused_:
+    crowd = Crowd(overload=OverloadPolicy(slots=Band(0.5, 1.0), rise=0.01))
+    await crowd.full()
+    await until(lambda: crowd.middleware.protection.guard.overload.state.value == "overloaded")
+    scope = http_scope("/low", method, http_version=version)
+    return crowd, await Request(crowd.middleware, scope).run()
 
 
 @way(Reason.EXPIRED_ON_ARRIVAL)

@@ -10,7 +10,15 @@ import pytest
 from resilient_mw.core.problem import PROBLEM_MEDIA_TYPE, problem_body, refusal_headers, status_line
 from resilient_mw.core.rejection import REFUSAL_HEADER, REFUSAL_RULES, Reason, RetryAfter, problem_type
 
-SHED = {"queue_full", "pushed_out", "queue_timeout", "predicted_late", "exempt_limit", "draining"}
+SHED = {
+    "queue_full",
+    "pushed_out",
+    "queue_timeout",
+    "predicted_late",
+    "exempt_limit",
+    "draining",
+    "overloaded",
+}
 WRONG = {"body_too_large"}
 OUTGOING = {"circuit_open", "bulkhead_full"}
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from starlette.testclient import TestClient
 
-from resilient_mw import ServerPolicy, budget
+from resilient_mw import OverloadPolicy, ServerPolicy, budget
 from resilient_mw.core.ports import snapshots
 from tests.docs.pages import ROOT, code_blocks
 
@@ -104,6 +104,7 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         "max_body": "`None` = any size",
         "deadline_response_header": "`None` = no such header",
         "routes": "none",
+        "overload": "`OverloadPolicy()`",
         "listeners": "none",
         "name": f'`"{policy.name}"`',
         "cors_origins": "none",
@@ -115,6 +116,7 @@ def test_the_table_of_defaults_is_the_codes() -> None:
     assert all(len(reason) > 20 for _, _, reason in rows)
     assert policy.queue_length == policy.slots
     assert [each.reserved for each in classes] == [0, 0, 0]
+    assert policy.overload == OverloadPolicy()
     assert all(
         field.default is not MISSING or not field.init or field.default_factory
         for field in fields(ServerPolicy)

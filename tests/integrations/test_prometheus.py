@@ -19,7 +19,14 @@ from resilient_mw.admission.decision import ADMITTED
 from resilient_mw.core import ports
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.marks import Mark
-from resilient_mw.core.snapshot import BUCKETS, AppSnapshot, ClassSnapshot, Histogram, RouteSnapshot
+from resilient_mw.core.snapshot import (
+    BUCKETS,
+    AppSnapshot,
+    ClassSnapshot,
+    Histogram,
+    OverloadSnapshot,
+    RouteSnapshot,
+)
 from resilient_mw.runtime.guard import Guard, guard_of
 from resilient_mw_integrations.prometheus import Figures, ResilienceCollector, install
 
@@ -45,6 +52,10 @@ FINAL = {
     "resilient_mw_run_seconds_sum": ROUTE,
     "resilient_mw_ignored_headers_total": {"app", "header"},
     "resilient_mw_guard_errors_total": {"app"},
+    "resilient_mw_overload_level": {"app"},
+    "resilient_mw_overload_state": {"app", "state"},
+    "resilient_mw_overload_signal": {"app", "signal"},
+    "resilient_mw_overload_transitions_total": {"app", "before", "after"},
 }
 
 
@@ -97,6 +108,9 @@ def complete(app: str = "shop", factor: int = 1, drain_rate: float | None = 2.5)
         (route,),
         {"grpc-timeout": 41 * factor},
         42 * factor,
+        OverloadSnapshot(
+            0.05 * factor, "elevated", {"gc": 0.04 * factor}, {("normal", "elevated"): 51 * factor}, ()
+        ),
     )
 
 
@@ -147,6 +161,12 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("drain_rate", "app=shop"): 2.5,
         ("ignored_headers_total", "app=shop", "header=grpc-timeout"): 41,
         ("guard_errors_total", "app=shop"): 42,
+        ("overload_level", "app=shop"): 0.05,
+        ("overload_state", "app=shop", "state=normal"): 0,
+        ("overload_state", "app=shop", "state=elevated"): 1,
+        ("overload_state", "app=shop", "state=overloaded"): 0,
+        ("overload_signal", "app=shop", "signal=gc"): 0.04,
+        ("overload_transitions_total", "app=shop", "before=normal", "after=elevated"): 51,
         ("queue_wait_seconds_count", *ITEM): 2,
         ("queue_wait_seconds_sum", *ITEM): 100.002,
         ("queue_wait_seconds_bucket", *ITEM, "le=0.001"): 0,
@@ -182,6 +202,9 @@ def test_applications_of_one_name_are_added_up(registry: CollectorRegistry) -> N
     assert value(registry, "run_seconds_count", *ITEM) == 6
     assert value(registry, "queue_wait_seconds_count", *ITEM) == 4
     assert value(registry, "run_seconds_bucket", *ITEM, "le=0.05") == 4
+    assert value(registry, "overload_level", "app=shop") == 0.5  # the worst of them
+    assert value(registry, "overload_signal", "app=shop", "signal=gc") == 0.4
+    assert value(registry, "overload_transitions_total", "app=shop", "before=normal", "after=elevated") == 561
     assert value(registry, "limit", "app=other") == 3100
     assert value(registry, "draining", "app=other") == 0
     assert value(registry, "drain_rate", "app=other") is None
@@ -311,6 +334,16 @@ def test_scrapes_during_traffic_see_whole_figures(registry: CollectorRegistry, g
     finally:
         stop.set()
         thread.join()
+
+
+def test_the_overload_of_a_guard(registry: CollectorRegistry, guard: Guard) -> None:
+    assert value(registry, "overload_level", "app=shop") == 0.0
+    assert value(registry, "overload_state", "app=shop", "state=normal") == 1
+    assert value(registry, "overload_signal", "app=shop", "signal=slots") == 0.0
+    unmeasured = guard_of(ServerPolicy(name="unmeasured", overload=None))
+    assert value(registry, "limit", "app=unmeasured") == 40
+    assert value(registry, "overload_level", "app=unmeasured") is None
+    assert unmeasured is not guard
 
 
 # -- registration ------------------------------------------------------------------------------------------------------

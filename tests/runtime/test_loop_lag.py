@@ -1,4 +1,4 @@
-"""The lag of the event loop: what the shared tick says of it, and when it says nothing."""
+"""The lag of an event loop: a standing backlog shows, one long callback does not, and silence is no answer."""
 
 from __future__ import annotations
 
@@ -7,95 +7,91 @@ import time
 
 import pytest
 
-from resilient_mw.runtime.supervise import LEAST_LAG, Supervisor
-from tests.runtime.small_shell import Exchange, Outcome
+from resilient_mw.runtime.loop_lag import WINDOW, LoopLag
+
+TICK = 0.05
 
 
-def record(supervisor: Supervisor) -> Exchange:
-    return Exchange(supervisor, 60.0, Outcome(), time.monotonic())
+def _ticks(lag: LoopLag, start: float, *lags: float) -> float:
+    """Let timers run that are each set when the one before has run; return the instant of the last."""
+    now = start
+    for late in lags:
+        expected_at = now + TICK
+        now = expected_at + late
+        lag.sample(expected_at, now)
+    return now
 
 
-async def blocked(seconds: float, times: int) -> None:
-    """Block the loop again and again, as handlers do that never let go for long."""
-    for _ in range(times):
-        time.sleep(seconds)  # noqa: ASYNC251  the point of it
-        await asyncio.sleep(0)
+def test_nothing_is_known_before_the_first_timer() -> None:
+    assert LoopLag().reading(5.0) is None
 
 
-async def test_a_loop_that_is_behind_all_the_time_has_lag_and_no_more_than_it_makes_everybody_wait() -> None:
-    supervisor = Supervisor(asyncio.get_running_loop())
-    supervisor.enter(record(supervisor))
-    assert supervisor.lag == 0.0
-    lags = []
-    for _ in range(10):
-        await blocked(0.15, 1)
-        lags.append(supervisor.lag)
-    assert max(lags) >= LEAST_LAG
-    assert max(lags) < 0.15 + 0.15, "the tick waits for a turn of the loop and no longer"
+def test_the_smallest_lag_of_the_window_counts() -> None:
+    lag = LoopLag()
+    now = _ticks(lag, 10.0, 0.02, 0.005, 0.01)
+    assert lag.reading(now) == pytest.approx(0.005)
+    now = _ticks(lag, now, 0.03, 0.04, 0.05, 0.06, 0.07)
+    assert lag.reading(now) == pytest.approx(0.06), "older ones have left the window"
 
 
-async def test_a_single_pause_is_nobodys_lag() -> None:
-    supervisor = Supervisor(asyncio.get_running_loop())
-    supervisor.enter(record(supervisor))
-    lags = []
-    await asyncio.sleep(0.08)
-    time.sleep(0.3)  # noqa: ASYNC251  the point of it
-    for _ in range(20):
-        await asyncio.sleep(0.01)
-        lags.append(supervisor.lag)
-    # A busy machine may hold up another tick by itself, but never by as much as the pause.
-    assert max(lags) < 0.1
+def test_one_long_callback_is_no_standing_lag() -> None:
+    lag = LoopLag()
+    now = _ticks(lag, 10.0, 0.0, 0.0, 0.09, 0.0)
+    assert lag.reading(now) == 0.0
 
 
-async def test_lag_is_forgotten_when_the_loop_keeps_up_and_when_nothing_is_in_flight() -> None:
-    supervisor = Supervisor(asyncio.get_running_loop())
-    first = record(supervisor)
-    supervisor.enter(first)
-    await blocked(0.12, 6)
-    assert supervisor.lag > 0.0
-    await asyncio.sleep(0.25)
-    assert supervisor.lag < 0.1
-    await blocked(0.12, 6)
-    assert supervisor.lag > 0.0
-    supervisor.leave(first, lambda: None)
-    await asyncio.sleep(0.2)
-    assert supervisor.lag == 0.0
+def test_a_loop_that_was_blocked_for_long_has_that_lag_until_the_next_timer() -> None:
+    lag = LoopLag()
+    now = _ticks(lag, 10.0, 0.0, 0.0, 3.0)
+    assert lag.reading(now) == pytest.approx(3.0)
+    assert lag.reading(_ticks(lag, now, 0.0)) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("lates", "lags"),
-    [
-        ([0.3, 0.2, 0.25, 0.0, 0.3], [0.0, 0.2, 0.2, 0.0, 0.0]),
-        ([0.009, 0.009], [0.0, 0.0]),
-        ([-9.0, 0.5, 9.0, 0.4], [0.0, 0.0, 0.5, 0.4]),
-    ],
-)
-async def test_of_two_ticks_in_a_row_the_less_late_one_counts(lates: list[float], lags: list[float]) -> None:
-    supervisor = Supervisor(asyncio.get_running_loop())
-    seen = []
-    for late in lates:
-        supervisor._note_lag(late)
-        seen.append(supervisor.lag)
-    assert seen == lags
+def test_a_timer_that_ran_early_has_no_lag() -> None:
+    lag = LoopLag()
+    lag.sample(10.001, 10.0)
+    assert lag.reading(10.0) == 0.0
 
 
-async def test_a_loop_that_keeps_up_has_none() -> None:
-    supervisor = Supervisor(asyncio.get_running_loop())
-    supervisor.enter(record(supervisor))
-    lags = []
-    for _ in range(40):
-        await asyncio.sleep(0.01)
-        lags.append(supervisor.lag)
-    assert sorted(lags)[20] == 0.0, "a busy machine may hold up a tick or two"
+def test_without_timers_nothing_is_known_any_more() -> None:
+    lag = LoopLag()
+    now = _ticks(lag, 10.0, 0.01)
+    assert lag.reading(now + WINDOW - 0.001) == pytest.approx(0.01)
+    assert lag.reading(now + WINDOW) is None
 
 
-async def test_lag_ends_with_the_tick() -> None:
-    supervisor = Supervisor(asyncio.get_running_loop())
-    one = record(supervisor)
-    supervisor.enter(one)
-    supervisor._note_lag(0.5)
-    supervisor._note_lag(0.5)
-    assert supervisor.lag == 0.5
-    supervisor.leave(one, lambda: None)
-    await asyncio.sleep(0.2)
-    assert supervisor.lag == 0.0
+def test_it_remembers_the_window_and_no_more() -> None:
+    lag = LoopLag()
+    _ticks(lag, 0.0, *[0.01] * 10_000)
+    assert len(lag._samples) <= WINDOW / TICK + 1
+
+
+async def test_a_real_loop_that_is_kept_busy_lags_and_one_that_waits_does_not() -> None:
+    """Each turn holds the loop for 120 ms, so a timer of 50 ms set after one runs only after the next."""
+    loop, lag = asyncio.get_running_loop(), LoopLag()
+    readings: list[float | None] = []
+    busy = True
+
+    def tick(expected_at: float) -> None:
+        now = loop.time()
+        lag.sample(expected_at, now)
+        readings.append(lag.reading(now))
+        loop.call_at(now + TICK, tick, now + TICK)
+
+    def burn() -> None:
+        time.sleep(0.12)
+        if busy:
+            loop.call_soon(burn)
+
+    first = loop.time() + TICK
+    loop.call_at(first, tick, first)
+    await asyncio.sleep(0.4)
+    idle = readings[-1]
+    loop.call_soon(burn)
+    await asyncio.sleep(0.6)
+    busy = False
+    loaded = readings[-1]
+    assert idle is not None
+    assert loaded is not None
+    assert loaded > 0.03
+    assert idle < loaded

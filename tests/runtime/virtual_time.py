@@ -78,7 +78,7 @@ class Bench:
     def __init__(self, clock: Any = None, **policy: Any) -> None:
         self.clock = clock or VirtualClock()
         self.policy = ServerPolicy(**{"queue": 20, **policy})
-        self.guard = Guard(self.policy, self.clock, Random(1))
+        self.guard = Guard(self.policy, self.clock, Random(1), None)
 
     def entry(self, priority: str = "normal", cost: int = 1) -> RouteEntry:
         return self.guard.entries.get("/", Mark(priority, cost))

@@ -9,13 +9,16 @@ from fastapi import APIRouter, FastAPI
 from flask import Blueprint, Flask
 
 from resilient_mw import (
+    Band,
     CancelReason,
+    OverloadPolicy,
     PriorityClass,
     RequestContext,
     RouteRule,
     ServerPolicy,
     current,
     deadline,
+    degradable,
     exempt,
     priority,
 )
@@ -50,6 +53,30 @@ WsgiMiddleware(plain)
 @deadline(maximum=2.0)
 def endpoint(item: int) -> str:
     return str(item)
+
+
+AsgiMiddleware(api, overload=OverloadPolicy(memory=Band(0.7, 0.9), gc=None))
+WsgiMiddleware(plain, overload=None)
+
+
+def cheap(item: int) -> str:
+    return "?"
+
+
+async def slow(item: int) -> str:
+    return str(item)
+
+
+@api.get("/b")
+@degradable(cheap)
+def costly(item: int) -> str:
+    return str(item)
+
+
+assert_type(costly(1), str)
+degradable(cheap)(slow)  # type: ignore[arg-type]
+assert_type(current().overload, float)
+assert_type(policy.readiness().ready, bool)
 
 
 @exempt
