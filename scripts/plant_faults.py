@@ -29,9 +29,10 @@ from fault_table import Fault
 from fault_table_asgi import ASGI_FAULTS
 from fault_table_calls import CALLS_FAULTS
 from fault_table_edge import EDGE_FAULTS
+from fault_table_overload import OVERLOAD_FAULTS
 from fault_table_refusals import REFUSAL_FAULTS
 
-FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS, *EDGE_FAULTS, *REFUSAL_FAULTS)
+FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS, *EDGE_FAULTS, *OVERLOAD_FAULTS, *REFUSAL_FAULTS)
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("resilient_mw", "integrations", "tests", "pyproject.toml")
