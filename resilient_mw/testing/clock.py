@@ -50,6 +50,8 @@ class ManualClock:
 def use_clock(policy: ServerPolicy, clock: Clock) -> None:
     """Have everything under a policy read the time from `clock`, before it is given to a middleware.
 
+    Memory and garbage collections are not measured for the overload level then.
+
     Fields that are overridden at the middleware make another policy, which this does not reach: set them here.
 
     Raises:
@@ -59,5 +61,4 @@ def use_clock(policy: ServerPolicy, clock: Clock) -> None:
         raise RuntimeError(
             f"the policy {policy.name!r} is in use already: call use_clock() before any middleware"
         )
-    # Memory and garbage collections are those of the real process: they do not belong to a test's time.
     policy.owner.append(Guard(policy, clock, process=None))
