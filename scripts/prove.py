@@ -1,10 +1,11 @@
-"""Run the state machines of admission, breaker, retry budget and call with very many examples.
+"""Run the state machines of admission, breaker, retry budget and call, and the fuzz of ASGI, with very many examples.
 
     python scripts/prove.py                              # 200,000 examples of each: hours
+    python scripts/prove.py fuzz                         # 100,000 sequences of requests: half an hour
     python scripts/prove.py breaker budget               # some of them
     python scripts/prove.py --examples 20000 --workers 2
 
-The examples come in chunks, each a pytest run of its own with a seed of its own: hypothesis keeps what it has seen of
+The examples come in chunks, each a run of its own with a seed of its own: hypothesis keeps what it has seen of
 one run in memory and slows down with it. A chunk is repeated by the command that is printed when it fails.
 
 Exit status 1: a chunk failed.
@@ -31,18 +32,24 @@ MACHINES = {
     "breaker": "tests/calls/test_breaker_machine.py",
     "budget": "tests/calls/test_budget_machine.py",
     "call": "tests/calls/test_call_machine.py",
+    "fuzz": "tests.asgi.fuzz",  # a command of its own: each of its sequences is its seed
 }
+FUZZ = "fuzz"
+EXAMPLES = dict.fromkeys(MACHINES, 200_000) | {FUZZ: 100_000}
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One pytest run."""
+    """One run of pytest, or of the fuzz."""
 
     machine: str
     seed: int
 
     def command(self) -> list[str]:
         """Return the command line that runs it."""
+        if self.machine == FUZZ:
+            first = str((self.seed - 1) * CHUNK)
+            return [sys.executable, "-m", MACHINES[FUZZ], "--first", first, "--count", str(CHUNK)]
         return [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "tests.admission.profiles",
             "--hypothesis-profile=long", f"--hypothesis-seed={self.seed}", "-o", "timeout=0", "-o",
@@ -57,10 +64,12 @@ class Chunk:
         )
 
 
-def prove(machines: list[str], examples: int, workers: int, first_seed: int) -> bool:
+def prove(machines: list[str], examples: int | None, workers: int, first_seed: int) -> bool:
     """Run all chunks, say how far they are, and return whether all have passed."""
     chunks = [
-        Chunk(machine, first_seed + number) for machine in machines for number in range(-(-examples // CHUNK))
+        Chunk(machine, first_seed + number)
+        for machine in machines
+        for number in range(-(-(examples or EXAMPLES[machine]) // CHUNK))
     ]
     passed = dict.fromkeys(machines, 0)
     begun, failed = time.monotonic(), 0
@@ -85,7 +94,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("machines", nargs="*", metavar="machine", help=f"{', '.join(MACHINES)}; default: all")
-    parser.add_argument("--examples", type=int, default=200_000, help="of each machine (default 200,000)")
+    parser.add_argument("--examples", type=int, help="of each machine (default 200,000; fuzz 100,000)")
     parser.add_argument("--workers", type=int, default=1, help="chunks at once (default 1)")
     parser.add_argument(
         "--seed", type=int, default=1, help="of the first chunk; the next ones count up (default 1)"
@@ -94,7 +103,7 @@ def main() -> None:
     unknown = set(options.machines) - set(MACHINES)
     if unknown:
         parser.error(f"there is no machine {', '.join(sorted(unknown))}; there are: {', '.join(MACHINES)}")
-    if options.examples < 1 or options.workers < 1:
+    if (options.examples is not None and options.examples < 1) or options.workers < 1:
         parser.error("--examples and --workers are at least 1")
     machines = options.machines or list(MACHINES)
     sys.exit(not prove(machines, options.examples, options.workers, options.seed))

@@ -1,0 +1,75 @@
+"""A controller whose every verb is checked by the independent account of the admission tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.controller import AdmissionController
+from resilient_mw.admission.decision import Decision, Settled
+from resilient_mw.admission.entry import RouteEntry, Waiter, WaiterState
+from tests.admission.ledger import Ledger, Request
+
+
+class AccountedController(AdmissionController):
+    """The real controller; `complaints` is what the account objected to.
+
+    An assertion must not leave a verb: the middleware would take it for a fault of its own and let the request pass.
+    """
+
+    def __init__(self, policy: ServerPolicy, random: Random) -> None:
+        super().__init__(policy, random)
+        self.ledger = Ledger(policy)
+        self.complaints: list[str] = []
+
+    def arrive(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
+        decision = super().arrive(now, route, cost, deadline_at)
+        if route.rank >= 0:
+            self._note(lambda: self.ledger.arrived(now, route.rank, cost, deadline_at, decision))
+        return decision
+
+    def release(self, now: float, route: RouteEntry, cost: int) -> Settled:
+        settled = super().release(now, route, cost)
+        if route.rank >= 0:
+            self._note(lambda: self.ledger.released(now, self._running(route.rank, cost), settled), now)
+        return settled
+
+    def tick(self, now: float) -> Settled:
+        settled = super().tick(now)
+        self._note(lambda: self.ledger.ticked(now, settled), now)
+        return settled
+
+    def leave(self, now: float, waiter: Waiter) -> Settled:
+        known = waiter.state in {WaiterState.WAITING, WaiterState.GRANTED}
+        settled = super().leave(now, waiter)
+        if known:
+            self._note(lambda: self.ledger.left(now, self._queued(waiter), settled), now)
+        return settled
+
+    def begin(self, now: float, waiter: Waiter) -> Decision:
+        granted = waiter.state is WaiterState.GRANTED
+        decision = super().begin(now, waiter)
+        if granted:
+            self._note(lambda: self.ledger.begun(now, self._queued(waiter), decision))
+        return decision
+
+    def _note(self, tell: Callable[[], None], now: float | None = None) -> None:
+        try:
+            tell()
+            self.ledger.check()
+            if now is not None:
+                self.ledger.check_nobody_is_dead(now)
+            held = [state.slots for state in self.classes]
+            assert held == self.ledger.held, f"classes hold {held}, the account says {self.ledger.held}"
+            assert self.slots.in_use == sum(held), "the sum of the classes is not what is in use"
+            assert self.waiting == self.ledger.waiting, "the number of waiters is wrong"
+        except (AssertionError, StopIteration, ValueError) as error:
+            self.complaints.append(f"the account of admission objects: {error!r}")
+
+    def _running(self, rank: int, cost: int) -> Request:
+        return next(each for each in self.ledger.running if (each.rank, each.cost) == (rank, cost))
+
+    def _queued(self, waiter: Waiter) -> Request:
+        known = [*self.ledger.granted, *(each for queue in self.ledger.queues for each in queue)]
+        return next(each for each in known if each.waiter is waiter)
