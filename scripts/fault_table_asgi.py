@@ -15,6 +15,15 @@ ASGI_FAULTS = (
         ),
     ),
     Fault(
+        "asgi_b01_hangs",
+        "resilient_mw/asgi/exchange.py",
+        "        if self._last_message and not self.complete:\n",
+        "        if False:\n",
+        (
+            "tests/asgi/test_exchange.py::test_a_last_message_that_hangs_does_not_keep_the_slot_of_a_caller_who_has_gone",
+        ),
+    ),
+    Fault(
         "asgi_b01_2",
         "resilient_mw/asgi/exchange.py",
         "        if last:\n            self.complete = True\n",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from resilient_mw.admission.entry import COMPLETED, ERROR, RouteEntry
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         ASGISendEvent,
         HTTPScope,
     )
+
+LAST_MESSAGE_WITHIN = 0.5
+"""Seconds that the last message of a response gets to leave once the caller has gone."""
 
 
 class HttpExchange(Supervised):
@@ -272,7 +275,14 @@ class HttpExchange(Supervised):
 
     def _caller_left(self) -> bool:
         """End the request; return whether it ends because of this."""
-        # A disconnect while the last message is on its way is the normal end of an exchange.
+        # A disconnect while the last message is on its way is the normal end of an exchange, unless it never gets away:
+        # some servers hang there once the connection is lost.
+        if self._last_message and not self.complete:
+            loop = self.task.get_loop()
+            fire = self._supervisor.fire
+            loop.call_later(
+                LAST_MESSAGE_WITHIN, fire, self, CancelReason.CLIENT_DISCONNECT, context=Context()
+            )
         if self._last_message or self.complete or self.done:
             return False
         self._left = True

@@ -312,6 +312,35 @@ async def test_a_disconnect_while_the_last_message_is_on_its_way_cancels_nothing
     assert outcomes(middleware) == {"completed": 1}
 
 
+async def test_a_last_message_that_hangs_does_not_keep_the_slot_of_a_caller_who_has_gone() -> None:
+    """B01: some servers never return from `send()` once the connection is lost, and the deadline may be far away."""
+    sending = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await asyncio.sleep(0.1)  # watched by now
+        await answer(send)
+
+    middleware = ResilienceMiddleware(app, deadline_default=30)
+
+    async def server(scope: Any, receive: Any, send: Any) -> None:
+        async def hangs(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                sending.set()
+                await asyncio.get_running_loop().create_future()
+            await send(message)
+
+        await middleware(scope, receive, hangs)
+
+    async with nothing_left(middleware):
+        request = Request(server).start()
+        await sending.wait()
+        request.disconnect()
+        await request.end(2.0)
+    assert request.raised is None
+    assert outcomes(middleware) == {"client_disconnect": 1}
+
+
 async def test_a_deadline_after_a_complete_response_cancels_nothing() -> None:
     """B01: nor does the deadline; background work lives on, and keeps its slot."""
     background: list[object] = []
