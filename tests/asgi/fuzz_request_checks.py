@@ -20,6 +20,8 @@ LATE = 0.001 + EXACT
 """Seconds by which an instant may be missed: a timer that fires early, if only by a rounding, is armed again for 1 ms."""
 WATCHED = 0.1
 """Seconds after which somebody listens for the disconnect of every running request."""
+HANGS = 0.5
+"""Seconds that the last message gets to leave once the caller has gone."""
 STOPS_WITHIN = 0.3
 """Seconds after which a handler that does not resist has ended."""
 
@@ -71,10 +73,13 @@ def ended(world: World, wire: Wire, handling: Handling | None) -> Iterator[str]:
     foreign = isinstance(wire.raised, asyncio.CancelledError)
     if foreign and not wanted and not leaks:
         yield "a cancellation left the middleware that nobody asked for"
-    outer = world.plan.stack == "double"  # then it may have been the other one who ended it
-    if handling is not None and reason is None and not outer and wire.raised is not handling.raised:
+    # The outer one of two may have ended it; a task around the handler may be cancelled when that has returned.
+    another = world.plan.stack == "double" or (world.plan.stack == "task inside" and foreign and wanted)
+    if handling is not None and reason is None and not another and wire.raised is not handling.raised:
         yield f"{handling.raised!r} left the handler, and {wire.raised!r} the middleware"
     over = reason is not None or handling is None
+    if over and not foreign and wire.raised is not None:
+        yield f"{wire.raised!r} left the middleware"
     if over and bool(wanted) is not foreign and not (leaks and foreign):
         yield f"the server's cancel was lost, or {wire.raised!r} left the middleware"
 
@@ -150,7 +155,9 @@ def ran(world: World, wire: Wire, handling: Handling) -> Iterator[str]:
     deadline_at = wire.arrived_at + budget(world.plan, wire.plan)
     if abs(record.deadline_at - deadline_at) > EXACT + world.blocked:
         yield f"its deadline is {record.deadline_at} and should be {deadline_at}"
-    if handling.entered_at >= record.deadline_at + world.blocked:
+    if handling.entered_at >= record.deadline_at + (
+        world.blocked if world.plan.stack == "task inside" else 0.0
+    ):
         yield "it was begun after its deadline"
     yield from _expired(wire, handling, deadline_at, late)
     yield from _abandoned(wire, handling, deadline_at, late)
@@ -179,7 +186,9 @@ def _stopped(wire: Wire, handling: Handling, deadline_at: float, late: float) ->
     """Its callback was called once, and a handler that does not resist ended."""
     reason = handling.record.reason
     heard = not handling.reasons or handling.reasons == [reason]
-    if handling.plan.notes and not handling.reasons and reason is not None and not wire.cancelled_at:
+    surely = handling.plan.notes and not wire.cancelled_at and _listens(wire.plan)
+    surely = surely and getattr(handling.record, "_outer", None) is None  # that one may have ended it first
+    if surely and not handling.reasons and reason is not None:
         # An application that notices first ends before its callbacks are called.
         over = (
             deadline_at
@@ -200,8 +209,9 @@ def _abandoned(wire: Wire, handling: Handling, deadline_at: float, late: float) 
     if outer is not None and reason is not CancelReason.CLIENT_DISCONNECT:
         reason = outer.reason or reason  # the outer one may have noticed first
     noticed = max(wire.gone_at, handling.entered_at + WATCHED) + late
-    # From the last message on a disconnect is the normal end of an exchange.
-    others = min([handling.left_at, handling.finishing_at, deadline_at, *wire.cancelled_at])
+    if handling.finishing_at <= noticed:
+        noticed += HANGS  # it is the normal end of an exchange, unless the last message hangs
+    others = min([handling.left_at, handling.complete_at, deadline_at, *wire.cancelled_at])
     if others > noticed and _listens(wire.plan) and reason is not CancelReason.CLIENT_DISCONNECT:
         yield f"its caller left at {wire.gone_at} and its reason is {reason}"
     if reason is CancelReason.CLIENT_DISCONNECT and wire.gone_at == inf:

@@ -155,6 +155,8 @@ class World:
                 self.waited_for.append(wire)
                 wire.task.cancel()
         await self._ended(1.0)
+        if any(getattr(each, "__self__", None) in self.guards for each in self.loop.scheduled()):
+            self.complaints.append("the timer of a wait is left")
         end = self.now() + REST
         while self.loop.timers() or self.children:
             if self.now() > end:

@@ -71,6 +71,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The instants of the timers that are set and were not cancelled."""
         return sorted(handle.when() for handle in self._scheduled if not handle.cancelled())  # type: ignore[attr-defined]
 
+    def scheduled(self) -> list[Callable[..., object]]:
+        """What these timers will call."""
+        return [handle._callback for handle in self._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+
 
 class Bench:
     """A guard in virtual time; keyword arguments are fields of the policy. The queue has 20 places unless said."""
