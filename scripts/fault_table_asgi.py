@@ -24,6 +24,15 @@ ASGI_FAULTS = (
         ),
     ),
     Fault(
+        "asgi_b04_untold",
+        "resilient_mw/asgi/exchange.py",
+        "        if self.reason is None and self._channel is not None:\n",
+        "        if False:\n",
+        (
+            "tests/asgi/test_exchange.py::test_who_listens_hears_of_a_disconnect_at_the_instant_of_the_last_message",
+        ),
+    ),
+    Fault(
         "asgi_b01_2",
         "resilient_mw/asgi/exchange.py",
         "        if last:\n            self.complete = True\n",

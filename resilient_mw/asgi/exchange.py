@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from resilient_mw.admission.entry import COMPLETED, ERROR, RouteEntry
 from resilient_mw.admission.verdict import reported_reason
 from resilient_mw.asgi.channel import Channel, disconnect_event
-from resilient_mw.asgi.degraded import marked_degraded
+from resilient_mw.asgi.messages import is_last, marked_degraded
 from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.context import CURRENT
@@ -162,7 +162,7 @@ class HttpExchange(Supervised):
             self._trailers = bool(message.get("trailers", False))
             if self.degraded:
                 message = marked_degraded(message)
-        last = not starts and _is_last(message, self._trailers)
+        last = not starts and is_last(message, self._trailers)
         self._last_message = last
         try:
             await self._send(message)
@@ -277,17 +277,20 @@ class HttpExchange(Supervised):
         """End the request; return whether it ends because of this."""
         # A disconnect while the last message is on its way is the normal end of an exchange, unless it never gets away:
         # some servers hang there once the connection is lost.
+        loop = self.task.get_loop()
         if self._last_message and not self.complete:
-            loop = self.task.get_loop()
-            fire = self._supervisor.fire
-            loop.call_later(
-                LAST_MESSAGE_WITHIN, fire, self, CancelReason.CLIENT_DISCONNECT, context=Context()
-            )
+            loop.call_later(LAST_MESSAGE_WITHIN, self._end_abandoned, context=Context())
         if self._last_message or self.complete or self.done:
             return False
         self._left = True
-        self._supervisor.fire_soon(self, CancelReason.CLIENT_DISCONNECT)
+        loop.call_soon(self._end_abandoned, context=Context())
         return True
+
+    def _end_abandoned(self) -> None:
+        self._supervisor.fire(self, CancelReason.CLIENT_DISCONNECT)
+        if self.reason is None and self._channel is not None:
+            # The response was completed meanwhile, so that nothing is stopped: who listens is told of it now.
+            self._channel.offer_disconnect()
 
 
 def surrounding(task: asyncio.Task[Any] | None, scope: HTTPScope) -> HttpExchange | None:
@@ -297,13 +300,3 @@ def surrounding(task: asyncio.Task[Any] | None, scope: HTTPScope) -> HttpExchang
     """
     context = CURRENT.get()
     return context if isinstance(context, HttpExchange) and context.surrounds(task, scope) else None
-
-
-def _is_last(message: ASGISendEvent, trailers: bool) -> bool:
-    """Return whether a message ends the response; unknown messages do not."""
-    kind: str = message["type"]
-    if kind in {"http.response.body", "http.response.zerocopysend"}:
-        return not message.get("more_body", False) and not trailers
-    if kind == "http.response.pathsend":
-        return not trailers
-    return kind == "http.response.trailers" and not message.get("more_trailers", False)

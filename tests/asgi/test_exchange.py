@@ -312,6 +312,28 @@ async def test_a_disconnect_while_the_last_message_is_on_its_way_cancels_nothing
     assert outcomes(middleware) == {"completed": 1}
 
 
+async def test_who_listens_hears_of_a_disconnect_at_the_instant_of_the_last_message() -> None:
+    """B04: nothing is cancelled for a complete response, and who waits for the disconnect must not wait for ever."""
+    told: list[Message] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        listener = asyncio.ensure_future(receive())
+        await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        request.disconnect()
+        await asyncio.sleep(0)  # it has been read, and the request ends at the next turn
+        await send({"type": "http.response.body"})
+        told.append(await listener)
+
+    middleware = ResilienceMiddleware(app)
+    async with nothing_left(middleware):
+        request = Request(middleware).start()
+        await request.end(1.0)
+    assert [each["type"] for each in told] == ["http.disconnect"]
+    assert outcomes(middleware) == {"completed": 1}
+
+
 async def test_a_last_message_that_hangs_does_not_keep_the_slot_of_a_caller_who_has_gone() -> None:
     """B01: some servers never return from `send()` once the connection is lost, and the deadline may be far away."""
     sending = asyncio.Event()
