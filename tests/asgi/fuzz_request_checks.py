@@ -73,8 +73,8 @@ def ended(world: World, wire: Wire, handling: Handling | None) -> Iterator[str]:
     foreign = isinstance(wire.raised, asyncio.CancelledError)
     if foreign and not wanted and not leaks:
         yield "a cancellation left the middleware that nobody asked for"
-    # The outer one of two may have ended it; a task around the handler may be cancelled when that has returned.
-    another = world.plan.stack == "double" or (world.plan.stack == "task inside" and foreign and wanted)
+    # The outer one of two may have ended it; a task around it may be cancelled when it has returned.
+    another = world.plan.stack == "double" or ("task" in world.plan.stack and foreign and bool(wanted))
     if handling is not None and reason is None and not another and wire.raised is not handling.raised:
         yield f"{handling.raised!r} left the handler, and {wire.raised!r} the middleware"
     over = reason is not None or handling is None
