@@ -21,7 +21,7 @@ help:
 	@echo "make check    lint, types, floors, build"
 	@echo "make format   let ruff lay out the code"
 	@echo "make bench    measure what the middleware costs"
-	@echo "make prove    run the state machines and the fuzz with very many examples (hours; ARGS=fuzz: half an hour)"
+	@echo "make prove    run the state machines and the fuzz with very many examples (hours; ARGS=fuzz: ten minutes)"
 	@echo "make clean    remove $(VENV) and everything that was built"
 	@echo "Pass options with ARGS, another interpreter with PYTHON (now: $(PYTHON))."
 

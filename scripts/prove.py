@@ -1,7 +1,7 @@
 """Run the state machines of admission, breaker, retry budget and call, and the fuzz of ASGI, with very many examples.
 
     python scripts/prove.py                              # 200,000 examples of each: hours
-    python scripts/prove.py fuzz                         # 100,000 sequences of requests: half an hour
+    python scripts/prove.py fuzz                         # 100,000 sequences of requests: some ten minutes
     python scripts/prove.py breaker budget               # some of them
     python scripts/prove.py --examples 20000 --workers 2
 
