@@ -129,8 +129,8 @@ class Handling:
             await asyncio.sleep(gap)
 
     async def late(self) -> None:
-        """Send after the end, as broken applications do."""
-        await self.send({"type": "http.response.body", "body": b"late"})
+        """Send a last message once more, as broken applications do; or at last, where there was none."""
+        await self.send({"type": "http.response.body", "body": b"late"}, last=not self._trailers)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
