@@ -514,14 +514,14 @@ ASGI_FAULTS = (
     ),
     Fault(
         "asgi_pathsend_ends",
-        "resilient_mw/asgi/exchange.py",
+        "resilient_mw/asgi/messages.py",
         '    if kind == "http.response.pathsend":\n        return not trailers\n',
         "",
         ("tests/asgi/test_transparency.py::test_what_ends_a_response_is_known",),
     ),
     Fault(
         "asgi_trailers_end",
-        "resilient_mw/asgi/exchange.py",
+        "resilient_mw/asgi/messages.py",
         'not message.get("more_body", False) and not trailers',
         'not message.get("more_body", False)',
         ("tests/asgi/test_transparency.py::test_what_ends_a_response_is_known",),

@@ -13,7 +13,7 @@ SUPERVISE = "resilient_mw/runtime/supervise.py"
 CONTEXT = "resilient_mw/runtime/context.py"
 DEGRADE = "resilient_mw/runtime/degrade.py"
 EXCHANGE = "resilient_mw/asgi/exchange.py"
-MARK = "resilient_mw/asgi/degraded.py"
+MARK = "resilient_mw/asgi/messages.py"
 WSGI = "resilient_mw/wsgi/middleware.py"
 WSGI_RUN = "resilient_mw/wsgi/run.py"
 PROMETHEUS = "integrations/resilient_mw_integrations/prometheus.py"
@@ -87,10 +87,10 @@ OVERLOAD_FAULTS = (
     Fault("failing_look_fails_the_request", WATCHED,
         "except Exception as error:  # noqa: BLE001  whatever", "except ZeroDivisionError as error:  # whatever",
         (LOOKS + "a_look_that_fails_is_counted_and_hurts_nobody",)),
-    Fault("tick_does_not_look", SUPERVISE, "watch.tick(self._horizon - HORIZON + TICK, now)", "pass", (
+    Fault("tick_does_not_look", SUPERVISE, "watch.tick(self._tick_at, now)", "pass", (
         ON_ASGI + "the_tick_looks_while_a_request_is_in_flight_and_once_more_when_none_is",
     )),
-    Fault("lag_of_a_tick_not_seen", SUPERVISE, "self._horizon - HORIZON + TICK", "now", (
+    Fault("lag_of_a_tick_not_seen", SUPERVISE, "watch.tick(self._tick_at, now)", "watch.tick(now, now)", (
         ON_ASGI + "a_loop_that_is_always_late_is_seen_and_not_held_against_it_afterwards",
     )),
     Fault("last_tick_does_not_look", SUPERVISE, "watch.rest()", "pass", (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from resilient_mw.core.checks import require_number
+from resilient_mw.core.checks import require_flag, require_number
 
 
 class Signal(StrEnum):
@@ -135,11 +135,7 @@ class OverloadPolicy:
         require_number("OverloadPolicy.fall", self.fall, low=self.rise, high=3600)
         require_number("OverloadPolicy.dwell", self.dwell, low=0, high=3600)
         require_number("OverloadPolicy.stale_after", self.stale_after, low=0.1, high=3600)
-        if not isinstance(self.readiness_falls_on_overload, bool):
-            raise ValueError(
-                f"OverloadPolicy.readiness_falls_on_overload={self.readiness_falls_on_overload!r} is not allowed: "
-                "it must be True or False"
-            )
+        require_flag("OverloadPolicy.readiness_falls_on_overload", self.readiness_falls_on_overload)
         # The smoothed level only comes near its ends, so a threshold at 0 or 1 might never be passed.
         for name in ("enter_elevated", "leave_elevated", "enter_overloaded", "leave_overloaded"):
             require_number(f"OverloadPolicy.{name}", getattr(self, name), low=0.01, high=0.99)

@@ -239,10 +239,8 @@ class HttpExchange(Supervised):
     def release(self) -> None:
         """Count how the run ended and give the slots back."""
         ran = self._clock.now() - self.started_at
-        if self.reason is not None:
-            outcome: str = self.reason.value
-        else:
-            outcome = ERROR if self.failed else COMPLETED
+        ended = ERROR if self.failed else COMPLETED
+        outcome = ended if self.reason is None else self.reason.value
         self._guard.end(self._entry, self._entry.cost, outcome, ran)
         if self.reason is not None:
             self._guard.cancelled(self._entry, self.reason, ran)

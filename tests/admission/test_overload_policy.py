@@ -25,6 +25,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "leave_elevated": (SHARES, "a number from 0.01 to 0.99"),
     "enter_overloaded": (SHARES, "a number from 0.01 to 0.99"),
     "leave_overloaded": (SHARES, "a number from 0.01 to 0.99"),
+    "readiness_falls_on_overload": ([0, 1, None, "yes"], "True or False"),
 }
 
 
