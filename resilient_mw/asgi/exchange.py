@@ -187,8 +187,7 @@ class HttpExchange(Supervised):
         too_large = self.reason is CancelReason.BODY_TOO_LARGE
         refusal = self._stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
         figures = self._guard.figures(self._entry, self.deadline_at)
-        loop = asyncio.get_running_loop()
-        self.answer = loop.create_task(
+        self.answer = asyncio.get_running_loop().create_task(
             refusal.send(self._scope, self._send, None, figures), context=self._context
         )
 
