@@ -534,7 +534,10 @@ async def test_b73_a_jump_of_the_wall_clock_moves_no_wait_in_the_queue(
 WALL_CLOCK = {
     ("resilient_mw/runtime/clocks.py", "time"),  # wall_clock() itself
     ("resilient_mw/runtime/clocks.py", "time_ns"),  # wall_clock_ns() itself
-    ("resilient_mw/runtime/protection.py", "wall_clock_ns"),  # the age of an X-Request-Start of a trusted proxy
+    (
+        "resilient_mw/runtime/protection.py",
+        "wall_clock_ns",
+    ),  # the age of an X-Request-Start of a trusted proxy
     ("resilient_mw/transport/exchange.py", "wall_clock"),  # a Retry-After date in an answer without a Date
     ("resilient_mw/lab/command.py", "datetime.datetime.now"),  # the date on a report
 }
