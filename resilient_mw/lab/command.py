@@ -25,7 +25,7 @@ OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = """\
 Break a real service on purpose and show what the protections change. Starts real processes on 127.0.0.1: a
-price service, an application that calls it, and a load generator; takes about six minutes for all steps.
+price service, an application that calls it, and a load generator; takes about five minutes for all steps.
 """
 
 
