@@ -169,8 +169,8 @@ ASGI_FAULTS = (
     Fault(
         "asgi_b28",
         "resilient_mw/asgi/exchange.py",
-        "        loop = asyncio.get_running_loop()\n        self.answer",
-        "        return\n        loop = asyncio.get_running_loop()\n        self.answer",
+        "        self.answer = asyncio.get_running_loop().create_task(\n",
+        "        return\n        self.answer = asyncio.get_running_loop().create_task(\n",
         (
             "tests/asgi/test_field_cases.py::test_b28_time_spent_waiting_for_a_thread_counts_and_a_late_start_does_not_happen",
         ),

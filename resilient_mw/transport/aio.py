@@ -17,6 +17,7 @@ from resilient_mw.runtime.drive_async import drive
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.prepare import Directory
+from resilient_mw.transport.reading import CLEANING, Overdue, Reading
 from resilient_mw.transport.scope import SCOPE, Scope
 from resilient_mw.transport.streams import close_later, close_uncancelled
 
@@ -27,8 +28,6 @@ ResponseT = TypeVar("ResponseT")
 GRACE = 0.03
 """Seconds after its end at which an attempt through a foreign transport is cancelled: its own timeouts come first, since
 a cancellation can cost a pool a connection."""
-CLEANING = 0.01
-"""Seconds that an attempt which has been cancelled is waited for; it goes on closing its connection after them."""
 
 
 class AsyncCalls(Generic[RequestT, ResponseT]):
@@ -188,29 +187,27 @@ class AsyncExchange(Exchange):
         response, self.response = self.response, None
         if response is None or response.is_closed:
             return
+        scope = self.draining()
+        reading = Reading(response.stream, scope, bounded=self.bounded, closes=response)
         try:
             if self.bounded:
-                await self._drain(response)
+                await self._drain(reading, scope)
         finally:
             try:
-                await close_uncancelled(response)
+                await close_uncancelled(reading)
             except self.library.transport_error:
                 pass  # It was not wanted, and its connection is gone.
 
-    async def _drain(self, response: Any) -> None:
-        scope = self.draining()
-        token = SCOPE.set(scope)
+    async def _drain(self, reading: Reading, scope: Scope) -> None:
+        size = 0
         try:
-            size = 0
-            async with asyncio.timeout(scope.left()):
-                async for chunk in response.stream:
-                    size += len(chunk)
-                    if size > DRAIN_LIMIT:
-                        return
-        except (self.library.transport_error, TimeoutError):
+            while size <= DRAIN_LIMIT:
+                chunk = await reading.next(scope.left())
+                if chunk is None:
+                    return
+                size += len(chunk)
+        except (self.library.transport_error, Overdue):
             pass
-        finally:
-            SCOPE.reset(token)
 
     async def sleep(self, until: float) -> None:
         """Wait until an instant, or until the transport is closed."""

@@ -118,6 +118,7 @@ class Exchange:
             self.sending.call,
             scope,
             response.stream,
+            bounded=self.bounded,
             lost=lost,
             timed_out=self._body_timeout,
             expired=lambda: self._expired(Phase.BODY),

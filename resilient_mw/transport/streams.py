@@ -11,13 +11,14 @@ import asyncio
 import sys
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import aclosing, closing, nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.events import Failure, Phase
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.transport.reading import Overdue, Reading
 from resilient_mw.transport.scope import SCOPE, Scope
 
 
@@ -29,12 +30,15 @@ class Delivery:
         call: the call machine.
         scope: the attempt.
         stream: the body that the inner transport gave.
+        bounded: whether the inner transport says where it may be cancelled.
         lost: where to put the stream if it is thrown away unclosed.
         timed_out: makes the library's own error of a timeout in the body.
         expired: makes the error of a deadline that passed in the body.
     """
 
-    __slots__ = ("_call", "_lost", "_over", "_owner", "closed", "expired", "scope", "stream", "timed_out")
+    __slots__ = (
+        "_call", "_lost", "_over", "_owner", "bounded", "closed", "expired", "scope", "stream", "timed_out",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Delivery:
         scope: Scope,
         stream: Any,
         *,
+        bounded: bool,
         lost: Callable[[Any], None],
         timed_out: Callable[[], Exception],
         expired: Callable[[], Exception],
@@ -51,6 +56,7 @@ class Delivery:
         self._call = call
         self._lost = lost
         self._over = False
+        self.bounded = bounded
         self.closed = False
         self.scope = scope
         self.stream = stream
@@ -163,14 +169,14 @@ class AsyncBody:
         self._delivery = delivery
         self._failure = failure
         self._timeout = timeout
+        self._reading = Reading(delivery.stream, delivery.scope, bounded=delivery.bounded)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         delivery = self._delivery
-        iterator = aiter(delivery.stream)
-        async with aclosing(iterator) if hasattr(iterator, "aclose") else nullcontext():
+        try:
             while True:
                 try:
-                    chunk = await self._next(iterator)
+                    chunk = await self._next()
                 except self._failure as error:
                     raised = delivery.failed(error, timed_out=isinstance(error, self._timeout))
                     await self.aclose()
@@ -185,21 +191,16 @@ class AsyncBody:
                     delivery.ended()
                     return
                 yield chunk
+        except GeneratorExit:
+            await self.aclose()  # Whoever read has stopped in the middle.
+            raise
 
-    async def _next(self, iterator: AsyncIterator[bytes]) -> bytes | None:
+    async def _next(self) -> bytes | None:
         delivery = self._delivery
-        left = delivery.scope.left()
-        timer = asyncio.timeout(None if left is None else max(0.0, left))
-        token = SCOPE.set(delivery.scope)
         try:
-            async with timer:
-                chunk = await anext(iterator, None)
-        except TimeoutError as error:
-            if isinstance(error, self._failure) or not timer.expired():
-                raise
+            chunk = await self._reading.next(delivery.scope.left())
+        except Overdue as error:
             raise delivery.timed_out() from error
-        finally:
-            SCOPE.reset(token)
         if chunk is not None and delivery.overdue():
             raise delivery.timed_out()
         return chunk
@@ -210,7 +211,7 @@ class AsyncBody:
         try:
             if not delivery.closed:
                 delivery.closed = True
-                await close_uncancelled(delivery.stream)
+                await close_uncancelled(self._reading)
         finally:
             delivery.ended()
 

@@ -39,7 +39,7 @@ from tests.field.calls import (
     unsteady,
 )
 from tests.integrations.httpx_wires import Wire, every_wire
-from tests.transport.tcp_server import RawServer
+from tests.transport.tcp_server import Connection, RawServer, head
 
 # -- B34: what is held is given back without waiting for anything --------------------------------------------------------
 
@@ -389,3 +389,35 @@ def test_b34_a_slot_of_the_server_comes_back_wherever_a_thread_is_interrupted() 
         left = 0
         assert ScriptedWSGI(served, validate=False).run().body == b"xxx"
     assert interrupted >= 5
+
+
+@async_wires
+@pytest.mark.parametrize("turns_between", range(8))
+def test_b34_a_second_cancel_while_a_body_is_cleaned_up_after_leaves_no_connection_behind(
+    wire: Wire, turns_between: int
+) -> None:
+    def half_a_body(connection: Connection) -> None:
+        while (request := connection.request()) is not None:
+            if request.path == "/ok":
+                connection.answer()
+            else:
+                connection.send(head(200, 100) + b"x")
+                connection.hang()
+                return
+
+    with RawServer(half_a_body) as server:
+        dependency = prices(f"{server.url}/*", timeout=2.0)
+        wire.open([dependency], limits=wire.lib.Limits(max_connections=1))
+
+        async def twice() -> None:
+            task = asyncio.ensure_future(wire.client.get(server.url + "/half"))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await turns(turns_between)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        wire.run(twice())
+        assert wire.get(server.url + "/ok").status_code == 200
+        nothing_held(dependency)

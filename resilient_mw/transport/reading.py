@@ -1,0 +1,95 @@
+"""Reads a response body for an async call: each step in a task of its own.
+
+httpcore shields its book-keeping from cancellations of anyio and not from those of asyncio: one that strikes between two
+steps of it, such as a second one while the first is being cleaned up after, leaves the connection in its pool for ever,
+neither usable nor closed. Here a cancellation reaches the caller at once, and the step only inside an operation on the
+network; elsewhere it ends before the next one. The body is closed when the step has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from resilient_mw.transport.scope import SCOPE, Scope
+
+CLEANING = 0.01
+"""Seconds that a step which has been cancelled is waited for; it goes on closing its connection after them."""
+
+
+class Overdue(Exception):
+    """The step was not over in time."""
+
+
+class Reading:
+    """The body of one response. It is read by one task at a time.
+
+    Args:
+        stream: the body.
+        scope: the attempt.
+        bounded: whether the inner transport says where it may be cancelled. If it does not, it is cancelled anywhere.
+        closes: what is to be closed in the end; None: the stream.
+    """
+
+    __slots__ = ("_bounded", "_closes", "_iterator", "_scope", "_step", "_stream")
+
+    def __init__(self, stream: Any, scope: Scope, *, bounded: bool, closes: Any = None) -> None:
+        self._stream = stream
+        self._scope = scope
+        self._bounded = bounded
+        self._closes = stream if closes is None else closes
+        self._iterator: AsyncIterator[bytes] | None = None
+        self._step: asyncio.Future[bytes | None] | None = None
+
+    async def next(self, seconds: float | None) -> bytes | None:
+        """Return the next piece, None at the end.
+
+        Raises:
+            Overdue: it did not come within so many seconds.
+        """
+        if self._iterator is None:
+            self._iterator = aiter(self._stream)
+        token = SCOPE.set(self._scope)
+        try:
+            step = self._step = asyncio.ensure_future(anext(self._iterator, None))
+        finally:
+            SCOPE.reset(token)
+        try:
+            done, _ = await asyncio.wait((step,), timeout=None if seconds is None else max(0.0, seconds))
+        except BaseException:
+            self._leave(step)
+            raise
+        if done:
+            return step.result()
+        self._leave(step)
+        await asyncio.wait((step,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
+        raise Overdue
+
+    async def aclose(self) -> None:
+        """Close the body, after the step that may be under way. Not to be cancelled: see `close_uncancelled`."""
+        if self._step is not None and not self._step.done():
+            await asyncio.wait((self._step,))
+        close = getattr(self._iterator, "aclose", None)
+        try:
+            if close is not None:
+                await close()
+        finally:
+            await self._closes.aclose()
+
+    def _leave(self, step: asyncio.Future[Any]) -> None:
+        self._scope.abandoned = True
+        if self._scope.interruptible or not self._bounded:
+            step.cancel()
+        _left.add(step)
+        step.add_done_callback(_forget)
+
+
+_left: set[asyncio.Future[Any]] = set()
+"""Steps that nobody waits for any more: a task that nobody keeps may be collected before its end."""
+
+
+def _forget(step: asyncio.Future[Any]) -> None:
+    _left.discard(step)
+    if not step.cancelled():
+        step.exception()  # nobody else looks at it
