@@ -251,7 +251,7 @@ async def test_django_view_that_swallows_is_nudged(django_both: App) -> None:
 @pytest.fixture(scope="session")
 def quart_app() -> App:
     quart: Any = pytest.importorskip("quart")
-    app = quart.Quart("tests", root_path=str(Path(__file__).parent))
+    app = quart.Quart("quart_app", root_path=str(Path(__file__).parent))
 
     @app.get("/async")  # type: ignore[untyped-decorator,unused-ignore]
     async def quart_async() -> str:
