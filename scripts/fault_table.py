@@ -271,7 +271,7 @@ FAULTS = (
     )),
     Fault("trial_counted_twice", BREAKER,
         "if self._trials.pop(permit.trial, None) is None:\n            return", "self._trials.pop(permit.trial, None)",
-        (CALLS + "test_breaker_machine.py",)),
+        (CALLS + "test_breaker.py::test_dependencies_slower_than_the_lease_still_close_it",)),
     Fault("jitter_shortens_the_open_time", BREAKER, "(1.0 + jitter)", "(1.0 - jitter)", (
         CALLS + "test_breaker.py::test_the_jitter_only_lengthens_the_open_time",
     )),
