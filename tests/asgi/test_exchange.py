@@ -430,6 +430,26 @@ async def test_an_application_that_notices_the_disconnect_first_is_no_error(rais
     assert outcomes(middleware) == {"client_disconnect": 1}
 
 
+async def test_an_application_that_ends_in_the_turn_of_the_disconnect_is_no_error() -> None:
+    """B05: it ends after its caller has been seen to go, and before anything of it could be stopped."""
+    gone = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        listener = asyncio.ensure_future(receive())
+        await gone.wait()
+        listener.cancel()
+
+    middleware = ResilienceMiddleware(app)
+    async with nothing_left(middleware):
+        request = Request(middleware, body=()).start()
+        await asyncio.sleep(0.01)
+        request.disconnect()
+        gone.set()
+        await request.end()
+    assert request.raised is None
+    assert outcomes(middleware) == {"client_disconnect": 1}
+
+
 async def test_an_error_after_a_complete_response_reaches_the_server() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(send)
