@@ -27,7 +27,6 @@ BARE: Mapping[str, Any] = {
 }
 """A dependency with every protection turned off."""
 
-TIMEOUT = {**BARE, "timeout": 0.3}
 THREE_MORE = {"attempts": 4, "backoff_base": 0.0, "backoff_cap": 0.0, "budget_ratio": None}
 WITHIN_BUDGET = {**THREE_MORE, "budget_ratio": 0.1, "budget_per_second": 0.0}
 BREAKER = {

@@ -17,9 +17,15 @@ from resilient_mw.runtime.drive_async import drive
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.prepare import Directory
-from resilient_mw.transport.reading import CLEANING, Overdue, Reading
+from resilient_mw.transport.reading import (
+    CLEANING,
+    Overdue,
+    Reading,
+    close_later,
+    close_reading,
+    close_uncancelled,
+)
 from resilient_mw.transport.scope import SCOPE, Scope
-from resilient_mw.transport.streams import close_later, close_uncancelled
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -194,7 +200,7 @@ class AsyncExchange(Exchange):
                 await self._drain(reading, scope)
         finally:
             try:
-                await close_uncancelled(reading)
+                await close_reading(reading)
             except self.library.transport_error:
                 pass  # It was not wanted, and its connection is gone.
 

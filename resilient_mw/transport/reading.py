@@ -66,6 +66,11 @@ class Reading:
         await asyncio.wait((step,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
         raise Overdue
 
+    @property
+    def busy(self) -> bool:
+        """Whether a step is under way: one that nobody waits for any more, if it is asked between two steps."""
+        return self._step is not None and not self._step.done()
+
     async def aclose(self) -> None:
         """Close the body, after the step that may be under way. Not to be cancelled: see `close_uncancelled`."""
         if self._step is not None and not self._step.done():
@@ -82,14 +87,52 @@ class Reading:
         if self._scope.interruptible or not self._bounded:
             step.cancel()
         _left.add(step)
-        step.add_done_callback(_forget)
+        step.add_done_callback(forget)
 
 
 _left: set[asyncio.Future[Any]] = set()
 """Steps that nobody waits for any more: a task that nobody keeps may be collected before its end."""
 
 
-def _forget(step: asyncio.Future[Any]) -> None:
+def forget(step: asyncio.Future[Any]) -> None:
+    """Look at how a task ended that nobody waits for, so that nobody complains of it."""
     _left.discard(step)
     if not step.cancelled():
         step.exception()  # nobody else looks at it
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+async def close_uncancelled(stream: Any) -> None:
+    """Close a stream, and go on closing it if the caller is cancelled meanwhile.
+
+    The library would leave the connection in its pool for ever, neither usable nor closed, if a cancellation struck
+    between two steps of closing it.
+    """
+    await asyncio.shield(close_later(stream))
+
+
+async def close_reading(reading: Reading) -> None:
+    """Close a body as `close_uncancelled` does. If a step of it is under way, the caller does not wait for its end.
+
+    Over HTTP/2 a step may wait until another call has read from the same connection, far beyond its own deadline.
+    """
+    if not reading.busy:
+        await close_uncancelled(reading)
+        return
+    closing = close_later(reading)
+    closing.add_done_callback(forget)
+    await asyncio.wait((closing,), timeout=CLEANING)
+
+
+def close_later(stream: Any) -> asyncio.Task[None]:
+    """Close a stream in a task of its own."""
+    task = asyncio.ensure_future(_aclose(stream))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+    return task
+
+
+async def _aclose(stream: Any) -> None:
+    await stream.aclose()

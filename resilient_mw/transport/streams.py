@@ -7,7 +7,6 @@ while this very thread holds a lock: the finalizer only puts down what is left o
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
@@ -18,7 +17,7 @@ from resilient_mw.calls.call import Call
 from resilient_mw.calls.events import Failure, Phase
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.runtime.dependency_owner import DependencyOwner
-from resilient_mw.transport.reading import Overdue, Reading
+from resilient_mw.transport.reading import Overdue, Reading, close_reading
 from resilient_mw.transport.scope import SCOPE, Scope
 
 
@@ -211,7 +210,7 @@ class AsyncBody:
         try:
             if not delivery.closed:
                 delivery.closed = True
-                await close_uncancelled(self._reading)
+                await close_reading(self._reading)
         finally:
             delivery.ended()
 
@@ -219,30 +218,6 @@ class AsyncBody:
         delivery = getattr(self, "_delivery", None)
         if delivery is not None:
             delivery.forgotten()
-
-
-_closing: set[asyncio.Task[None]] = set()
-
-
-async def close_uncancelled(stream: Any) -> None:
-    """Close a stream, and go on closing it if the caller is cancelled meanwhile.
-
-    The library would leave the connection in its pool for ever, neither usable nor closed, if a cancellation struck
-    between two steps of closing it.
-    """
-    await asyncio.shield(close_later(stream))
-
-
-def close_later(stream: Any) -> asyncio.Task[None]:
-    """Close a stream in a task of its own."""
-    task = asyncio.ensure_future(_aclose(stream))
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
-    return task
-
-
-async def _aclose(stream: Any) -> None:
-    await stream.aclose()
 
 
 class SyncUpload:
