@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from random import Random
 
 
+ENOUGH_TO_LEARN = 32
+"""Completed runs of one route that are learned from at once, at the latest."""
+
+
 class AdmissionController:
     """Decides for one policy. Not thread-safe: the owner locks.
 
@@ -48,6 +52,7 @@ class AdmissionController:
         self.slots = Slots(policy.slots, self.classes)
         self.forecast = Forecast(self.slots, random)
         self._timetable = Timetable()
+        self._unlearned: list[RouteEntry] = []
 
     # -- the four verbs ------------------------------------------------------------------------------------------------
 
@@ -66,8 +71,7 @@ class AdmissionController:
             return self._arrive_exempt(now, route)
         if self.waiting or self.draining:
             return self._arrive_in_a_crowd(now, route, cost, deadline_at)
-        state = self.classes[route.rank]
-        if self.slots.try_take(state, cost):
+        if self.slots.try_take(self.classes[route.rank], cost):
             route.admitted += 1
             return ADMITTED
         return self._arrive_in_a_crowd(now, route, cost, deadline_at)
@@ -86,10 +90,39 @@ class AdmissionController:
         return self._expire(now) + self._dispatch(now)
 
     def finish(self, route: RouteEntry, outcome: str, ran: float) -> None:
-        """Count a run that has ended; its slots may still be held by a thread that goes on."""
-        route.finish(outcome, ran)
-        if outcome == COMPLETED and route.rank >= 0:
-            self.forecast.ran(ran)
+        """Count a run that has ended; its slots may still be held by a thread that goes on.
+
+        What a completed run teaches is learned when somebody waits or asks, or when there is enough of it: many at once
+        cost less than one by one.
+        """
+        if outcome != COMPLETED:
+            route.finish(outcome)
+            return
+        if not route.runs:
+            self._unlearned.append(route)
+        route.runs.append(ran)
+        if len(route.runs) >= ENOUGH_TO_LEARN:
+            self.learn()
+
+    def learn(self) -> None:
+        """Let counters and forecasts be those of this instant."""
+        for route in self._unlearned:
+            runs = route.learn()
+            if route.rank >= 0:
+                self.forecast.ran(runs)
+        self._unlearned.clear()
+
+    def end(self, now: float, route: RouteEntry, cost: int, outcome: str, ran: float) -> Settled:
+        """Count a run that has ended and take back its slots: `finish` and `release` in one step."""
+        runs = route.runs
+        if outcome is COMPLETED and 0 < len(runs) < ENOUGH_TO_LEARN:
+            runs.append(ran)  # as finish() does, without a call
+        else:
+            self.finish(route, outcome, ran)
+        if self.waiting or route.rank < 0:
+            return self.release(now, route, cost)
+        self.slots.give_back(self.classes[route.rank], cost)
+        return NOBODY
 
     def tick(self, now: float) -> Settled:
         """Let time pass: return the waiters that it settled."""
@@ -163,6 +196,8 @@ class AdmissionController:
         give_up_at = self._give_up_at(now, deadline_at)
         if give_up_at <= now:
             return self._refuse(now, route, Reason.QUEUE_TIMEOUT, settled)
+        if self._unlearned:
+            self.learn()
         if self.forecast.too_late(now, state, route, cost, deadline_at - now):
             return self._refuse(now, route, Reason.PREDICTED_LATE, settled)
         loser = self._make_room(state)
@@ -248,6 +283,8 @@ class AdmissionController:
         return Decision(reason=reason, retry_after=self._retry_after(now, route, reason), settled=settled)
 
     def _retry_after(self, now: float, route: RouteEntry, reason: Reason) -> int | None:
+        if self._unlearned:
+            self.learn()
         if REFUSAL_RULES[reason].retry_after is RetryAfter.NEVER:
             return None
         return self.forecast.retry_after(now, self.classes[max(route.rank, 0)])

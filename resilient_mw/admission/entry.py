@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from resilient_mw.core.deadline import DeadlineRule
@@ -24,6 +24,8 @@ class RouteEntry:
         deadline: the complete deadline rule of the route.
         budget: seconds that a caller gets who sends no deadline.
         max_body: bytes of the largest request body; None: any.
+        plain: whether path and method say all that decides about a request; else more of its head is looked at.
+        runs: seconds of completed runs that have not been learned from.
     """
 
     __slots__ = (
@@ -37,10 +39,12 @@ class RouteEntry:
         "max_body",
         "median",
         "outcomes",
+        "plain",
         "priority",
         "rank",
         "refused",
         "run",
+        "runs",
         "template",
         "wait",
     )
@@ -61,6 +65,7 @@ class RouteEntry:
         self.deadline = deadline
         self.budget = deadline.budget(None, trusted=False)
         self.max_body = max_body
+        self.plain = max_body is None
         self.arrived = 0
         self.admitted = 0
         self.left = 0
@@ -69,23 +74,27 @@ class RouteEntry:
         self.outcomes: dict[str, int] = {}
         self.wait = Histogram()
         self.run = Histogram()
+        self.runs: list[float] = []
         self.median = RunningMedian()
 
-    def finish(self, outcome: str, ran: float) -> None:
-        """Count a run that has ended.
+    def finish(self, outcome: str) -> None:
+        """Count a run that has ended in another way than by being completed.
 
         Args:
-            outcome: `completed`, `error` or the value of a cancel reason.
-            ran: seconds from admission to the end. Only completed runs teach the typical run time: a cut-off one
-                would make the route look faster than it is.
+            outcome: `error` or the value of a cancel reason.
         """
-        try:
-            self.outcomes[outcome] += 1
-        except KeyError:
-            self.outcomes[outcome] = 1
-        if outcome == COMPLETED:
-            self.run.add(ran)
-            self.median.add(ran)
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+    def learn(self) -> Sequence[float]:
+        """Count the completed runs and learn the typical run time from them; return what they took.
+
+        Only completed runs teach it: a cut-off one would make the route look faster than it is.
+        """
+        runs, self.runs = self.runs, []
+        self.outcomes[COMPLETED] = self.outcomes.get(COMPLETED, 0) + len(runs)
+        self.run.add_all(runs)
+        self.median.add_all(runs)
+        return runs
 
     def refuse(self, reason: Reason) -> None:
         """Count a refusal."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resilient_mw.core.windows import DrainRate
@@ -33,9 +34,12 @@ class Forecast:
         self._run = 0.0
         self.drain = DrainRate()
 
-    def ran(self, seconds: float) -> None:
-        """Learn from a completed run how long a slot is held."""
-        self._run = seconds if not self._run else self._run + 0.05 * (seconds - self._run)
+    def ran(self, runs: Sequence[float]) -> None:
+        """Learn from completed runs how long a slot is held."""
+        typical = self._run
+        for seconds in runs:
+            typical = seconds if not typical else typical + 0.05 * (seconds - typical)
+        self._run = typical
 
     def rate(self, now: float) -> float | None:
         """Return slots released per second under load; None while unknown.

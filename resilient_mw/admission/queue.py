@@ -20,6 +20,7 @@ class ClassState:
         priority: the class.
         rank: its index in the policy, 0 is the highest.
         slots: slots in use.
+        reserved: slots that no other class may take.
         unfilled: reserved slots that it does not use right now.
         queue: its waiters, oldest first.
         queued_cost: slots that they need in all.
@@ -28,13 +29,24 @@ class ClassState:
         most: most waiters at once.
     """
 
-    __slots__ = ("most", "places", "priority", "queue", "queued_cost", "rank", "slots", "turn", "unfilled")
+    __slots__ = (
+        "most",
+        "places",
+        "priority",
+        "queue",
+        "queued_cost",
+        "rank",
+        "reserved",
+        "slots",
+        "turn",
+        "unfilled",
+    )
 
     def __init__(self, priority: PriorityClass, rank: int, *, places: int, most: int) -> None:
         self.priority = priority
         self.rank = rank
         self.slots = 0
-        self.unfilled = priority.reserved
+        self.reserved = self.unfilled = priority.reserved
         self.queue: OrderedDict[Waiter, None] = OrderedDict()
         self.queued_cost = 0
         self.turn = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from resilient_mw.admission.config import ServerPolicy
@@ -53,11 +53,19 @@ class RouteTable:
     Args:
         policy: rules, exempt paths and defaults.
         entries: the policy's entries, shared by all applications under the same policy.
+        failed: told what the route source raises; the request is then an unmatched, normal one (fail open). None: it
+            is raised.
     """
 
-    __slots__ = ("_entries", "_exempt", "_found", "_policy", "_resolver", "_rules", "default")
+    __slots__ = ("_entries", "_exempt", "_failed", "_found", "_policy", "_resolver", "_rules", "default")
 
-    def __init__(self, policy: ServerPolicy, entries: RouteEntries) -> None:
+    def __init__(
+        self,
+        policy: ServerPolicy,
+        entries: RouteEntries,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._failed = failed
         self._policy = policy
         self._entries = entries
         self._rules = rule_index(policy.routes)
@@ -107,17 +115,22 @@ class RouteTable:
             scope: the ASGI scope or the WSGI environ, for the route source.
 
         Raises:
-            Exception: whatever the route source raises; the caller fails open.
+            Exception: whatever the route source raises, unless somebody wants to be told of it.
         """
-        exempt = self._exempt.get(path)
-        if exempt is not None and method in READING:
-            return exempt
-        route = None if self._resolver is None else self._resolver.resolve(path, scope)
-        rule = self._rule(path, method) if self._policy.routes else None
-        entry = self._found.get((route, rule))
-        if entry is None:
-            entry = self._found[route, rule] = self._build(route, rule)
-        return entry
+        if path in self._exempt and method in READING:
+            return self._exempt[path]
+        try:
+            route = None if self._resolver is None else self._resolver.resolve(path, scope)
+            rule = self._rule(path, method) if self._policy.routes else None
+            entry = self._found.get((route, rule))
+            if entry is None:
+                entry = self._found[route, rule] = self._build(route, rule)
+            return entry
+        except Exception as error:
+            if self._failed is None:
+                raise
+            self._failed(error)
+            return self.default
 
     def _rule(self, path: str, method: str) -> RouteRule | None:
         for rule in self._rules.candidates(path):

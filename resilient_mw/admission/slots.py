@@ -55,7 +55,7 @@ class Slots:
             return False
         self.in_use = in_use
         state.slots += cost
-        if state.priority.reserved:
+        if state.reserved:
             self._refill(state)
         return True
 
@@ -63,7 +63,7 @@ class Slots:
         """Take slots that are known to be there."""
         self.in_use += cost
         state.slots += cost
-        if state.priority.reserved:
+        if state.reserved:
             self._refill(state)
 
     def take_in_turn(self, state: ClassState, cost: int) -> None:
@@ -97,7 +97,7 @@ class Slots:
             )
         self.in_use -= cost
         state.slots -= cost
-        if state.priority.reserved:
+        if state.reserved:
             self._refill(state)
 
     def next_class(self) -> ClassState | None:
@@ -113,6 +113,6 @@ class Slots:
         return best
 
     def _refill(self, state: ClassState) -> None:
-        unfilled = max(0, state.priority.reserved - state.slots)
+        unfilled = max(0, state.reserved - state.slots)
         self._unfilled += unfilled - state.unfilled
         state.unfilled = unfilled

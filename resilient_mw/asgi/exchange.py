@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +10,21 @@ from resilient_mw.admission.entry import COMPLETED, ERROR, RouteEntry
 from resilient_mw.admission.verdict import reported_reason
 from resilient_mw.asgi.channel import Channel, disconnect_event
 from resilient_mw.asgi.messages import is_last, marked_degraded
-from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.guard import Guard
 from resilient_mw.runtime.measured import Measured
-from resilient_mw.runtime.supervise import Supervised, Supervisor
+from resilient_mw.runtime.supervise import Supervised
 
 if TYPE_CHECKING:
     from asgiref.typing import (
         ASGIReceiveCallable,
         ASGIReceiveEvent,
         ASGISendCallable,
-        ASGISendEvent,
         HTTPScope,
     )
+
+    from resilient_mw.asgi.service import LoopService
 
 LAST_MESSAGE_WITHIN = 0.5
 """Seconds that the last message of a response gets to leave once the caller has gone."""
@@ -39,36 +38,34 @@ class HttpExchange(Supervised):
     """
 
     __slots__ = (
-        "_channel",
         "_context",
-        "_entry",
-        "_guard",
+        "_cost",
         "_interrupted",
         "_last_message",
-        "_left",
         "_outer",
         "_receive",
         "_receiver",
         "_scope",
         "_send",
-        "_stopped",
-        "_supervisor",
         "_trailers",
         "_uploaded",
         "_watch",
         "answer",
+        "channel",
+        "entry",
         "failed",
+        "left",
+        "service",
     )
 
     def __init__(  # noqa: PLR0917  made for every request: keywords would cost
         self,
         task: asyncio.Task[Any],
+        service: LoopService,
+        entry: RouteEntry,
+        cost: int,
         deadline_at: float,
         started_at: float,
-        guard: Guard,
-        entry: RouteEntry,
-        supervisor: Supervisor,
-        stopped: Mapping[CancelReason, Refusal],
         scope: HTTPScope,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
@@ -79,7 +76,7 @@ class HttpExchange(Supervised):
         self.deadline_at = deadline_at
         self.reason = None
         self.degraded = False
-        self._clock = guard.clock
+        self._clock = service.clock
         self._callbacks = None
         self.task = task
         self.base = task.cancelling()
@@ -94,21 +91,20 @@ class HttpExchange(Supervised):
         self._release = None
         self.answer: asyncio.Task[None] | None = None
         self.failed = False
-        self._guard = guard
-        self._entry = entry
-        self._supervisor = supervisor
-        self._stopped = stopped
+        self.service = service
+        self.entry = entry
+        self._cost = cost
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._channel = channel
+        self.channel = channel
         self._outer = outer
         # Tasks of ours call the server's functions on behalf of the request. A middleware around us may have put a
         # context variable there that it wants to find.
         self._context = copy_context()
         self._receiver: asyncio.Task[Any] | None = None
         self._interrupted = False
-        self._left = False
+        self.left = False
         self._watch = False
         self._uploaded = False
         self._trailers = False
@@ -120,8 +116,8 @@ class HttpExchange(Supervised):
 
     async def receive(self) -> ASGIReceiveEvent:
         """Receive as the server would; body messages pass straight through."""
-        if self._channel is not None:
-            return await self._channel.receive()
+        if self.channel is not None:
+            return await self.channel.receive()
         if self._uploaded or self._receiver is not None or self.reason is not None or self.done:
             # What comes next can only be the disconnect, or somebody listens already. It is waited for where it can
             # also be handed over by us, and to several at once.
@@ -135,9 +131,9 @@ class HttpExchange(Supervised):
             raise
         finally:
             self._receiver = None
-            if self._channel is not None:
-                self._channel.paused = False
-                self._channel.listen()
+            if self.channel is not None:
+                self.channel.paused = False
+                self.channel.listen()
             elif self._watch:
                 self._open_channel().listen()
         if message["type"] == "http.disconnect":
@@ -147,22 +143,26 @@ class HttpExchange(Supervised):
             self._uploaded = True
         return message
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: Any) -> None:
         """Send as the server would; drop what comes after the end."""
         if self.reason is not None:
             await asyncio.sleep(0)  # Whoever streams on must not keep the loop for himself.
             return
-        starts = message["type"] == "http.response.start"
-        # The loop may not have come round to the timer: it was blocked, or a stream never suspends.
-        if (starts or message.get("more_body", False)) and self._clock.now() >= self.deadline_at:
+        kind = message["type"]
+        if kind == "http.response.body" and not message.get("more_body", False):
+            last = not self._trailers
+        elif self._is_late(kind, message):
             await self.give_up(CancelReason.DEADLINE)
             return
-        if starts:
+        elif kind == "http.response.start":
             self.started = True
-            self._trailers = bool(message.get("trailers", False))
+            last = False
+            if "trailers" in message:
+                self._trailers = bool(message["trailers"])
             if self.degraded:
                 message = marked_degraded(message)
-        last = not starts and is_last(message, self._trailers)
+        else:
+            last = is_last(message, self._trailers)
         self._last_message = last
         try:
             await self._send(message)
@@ -177,7 +177,7 @@ class HttpExchange(Supervised):
 
     async def give_up(self, reason: CancelReason) -> None:
         """Have the request cancelled from inside `receive` or `send`: in a callback, while the handler is suspended."""
-        self._supervisor.fire_soon(self, reason)
+        self.service.supervisor.fire_soon(self, reason)
         await asyncio.sleep(0)
 
     # -- what the supervisor calls -------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ class HttpExchange(Supervised):
     def on_expired(self) -> None:
         """Answer 504 (413 to a body that is too large) from a task of its own, whatever the handler is doing."""
         too_large = self.reason is CancelReason.BODY_TOO_LARGE
-        refusal = self._stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
-        figures = self._guard.figures(self._entry, self.deadline_at)
+        refusal = self.service.stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
+        figures = self.service.guard.figures(self.entry, self.deadline_at)
         self.answer = asyncio.get_running_loop().create_task(
             refusal.send(self._scope, self._send, None, figures), context=self._context
         )
@@ -194,8 +194,8 @@ class HttpExchange(Supervised):
     def start_watching(self) -> None:
         """Listen for the disconnect from now on, or as soon as the application does not listen itself."""
         self._watch = True
-        if self._channel is not None:
-            self._channel.listen()
+        if self.channel is not None:
+            self.channel.listen()
         elif self._receiver is None:
             self._open_channel().listen()
 
@@ -211,7 +211,7 @@ class HttpExchange(Supervised):
     def late(self) -> None:
         """Count that the work went on after its cancellation."""
         if self.reason is not None:
-            self._guard.late(self._entry, self.reason)
+            self.service.guard.late(self.entry, self.reason)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -222,37 +222,37 @@ class HttpExchange(Supervised):
             error: what the application raised.
         """
         if self.reason is None and not self.complete:
-            if self._left:
+            if self.left:
                 self.reason = CancelReason.CLIENT_DISCONNECT
-            elif error is not None and self._reports_deadline(error):
+            elif (
+                error is not None
+                and reported_reason(error, self._clock.now(), self.deadline_at) is CancelReason.DEADLINE
+            ):
                 self.reason = CancelReason.DEADLINE
                 if not self.started:
                     self.on_expired()
         return self.reason is not None
 
-    def stop_listening(self) -> None:
-        """End the reader with the request."""
-        if self._channel is not None:
-            self._channel.stop()
-
     def release(self) -> None:
         """Count how the run ended and give the slots back."""
         ran = self._clock.now() - self.started_at
-        ended = ERROR if self.failed else COMPLETED
-        outcome = ended if self.reason is None else self.reason.value
-        self._guard.end(self._entry, self._entry.cost, outcome, ran)
-        if self.reason is not None:
-            self._guard.cancelled(self._entry, self.reason, ran)
+        guard = self.service.guard
+        reason = self.reason
+        if reason is None:
+            guard.end(self.entry, self._cost, ERROR if self.failed else COMPLETED, ran)
+            return
+        guard.end(self.entry, self._cost, reason.value, ran)
+        guard.cancelled(self.entry, reason, ran)
 
     def measured(self) -> Measured:
         """Return where the overload of this request's service is measured."""
-        return self._guard.overload
+        return self.service.guard.overload
 
     # -- two of ours ---------------------------------------------------------------------------------------------------
 
     def guarded_by(self, guard: Guard) -> bool:
         """Return whether this guard has admitted the request already, here or further out."""
-        return self._guard is guard or (self._outer is not None and self._outer.guarded_by(guard))
+        return self.service.guard is guard or (self._outer is not None and self._outer.guarded_by(guard))
 
     def surrounds(self, task: asyncio.Task[Any] | None, scope: HTTPScope) -> bool:
         """Return whether a request that finds this one in its context runs inside it."""
@@ -260,15 +260,20 @@ class HttpExchange(Supervised):
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _reports_deadline(self, error: BaseException) -> bool:
-        return reported_reason(error, self._clock.now(), self.deadline_at) is CancelReason.DEADLINE
+    def _is_late(self, kind: str, message: Any) -> bool:
+        """Return whether a message after which more is to come is sent after the deadline.
+
+        The loop may not have come round to the timer: it was blocked, or a stream never suspends.
+        """
+        goes_on = kind == "http.response.start" or message.get("more_body", False)
+        return goes_on and self._clock.now() >= self.deadline_at
 
     def _open_channel(self) -> Channel:
-        if self._channel is None:
-            channel = self._channel = Channel(self._receive, self._caller_left, self._context)
+        if self.channel is None:
+            channel = self.channel = Channel(self._receive, self._caller_left, self._context)
             channel.paused = self._receiver is not None
             channel.disconnected = self.done
-        return self._channel
+        return self.channel
 
     def _caller_left(self) -> bool:
         """End the request; return whether it ends because of this."""
@@ -279,15 +284,15 @@ class HttpExchange(Supervised):
             loop.call_later(LAST_MESSAGE_WITHIN, self._end_abandoned, context=Context())
         if self._last_message or self.complete or self.done:
             return False
-        self._left = True
+        self.left = True
         loop.call_soon(self._end_abandoned, context=Context())
         return True
 
     def _end_abandoned(self) -> None:
-        self._supervisor.fire(self, CancelReason.CLIENT_DISCONNECT)
-        if self.reason is None and self._channel is not None:
+        self.service.supervisor.fire(self, CancelReason.CLIENT_DISCONNECT)
+        if self.reason is None and self.channel is not None:
             # The response was completed meanwhile, so that nothing is stopped: who listens is told of it now.
-            self._channel.offer_disconnect()
+            self.channel.offer_disconnect()
 
 
 def surrounding(task: asyncio.Task[Any] | None, scope: HTTPScope) -> HttpExchange | None:

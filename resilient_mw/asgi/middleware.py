@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from asyncio import current_task, get_running_loop
 from collections.abc import Awaitable, Callable
-from contextvars import Token, copy_context
+from contextvars import copy_context
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,25 +17,24 @@ from resilient_mw.admission.entry import RouteEntry, Waiter
 from resilient_mw.asgi.channel import Channel, nothing
 from resilient_mw.asgi.edge import CountedBody, TellingHead
 from resilient_mw.asgi.exchange import HttpExchange, surrounding
+from resilient_mw.asgi.head import AsgiHead
+from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, serve_lifespan
 from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
+from resilient_mw.asgi.service import Arrival, LoopService
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import UnsupportedEventLoop
-from resilient_mw.core.headers.content_length import parse_content_length
-from resilient_mw.core.rejection import Reason
+from resilient_mw.core.routes import below_root
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.async_gate import AsyncWait
-from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
+from resilient_mw.runtime.context import CURRENT, NO_REQUEST, reset
 from resilient_mw.runtime.protection import Protection
-from resilient_mw.runtime.supervise import Supervisor
 
 if TYPE_CHECKING:
     from asgiref.typing import (
         ASGIReceiveCallable,
         ASGISendCallable,
-        ASGISendEvent,
         HTTPScope,
-        LifespanScope,
         Scope,
     )
 
@@ -72,12 +72,13 @@ class ResilienceMiddleware:
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
         self._fields = {name.encode("ascii"): name for name in self._protection.fields}
+        self._field_names = frozenset(self._fields)
         self._tells = self._protection.policy.deadline_response_header
         self._refusals = prepare_refusals(self._protection.policy.cors)
         self._stopped = prepare_stopped(self._protection.policy.cors)
         self._debug = self._protection.policy.debug  # the common answer asks the guard nothing
-        self._latest: tuple[asyncio.AbstractEventLoop, Supervisor] | None = None
-        self._supervisors: dict[asyncio.AbstractEventLoop, Supervisor] = {}
+        self._latest: LoopService | None = None
+        self._services: dict[asyncio.AbstractEventLoop, LoopService] = {}
         self._making = threading.Lock()
 
     @property
@@ -85,110 +86,32 @@ class ResilienceMiddleware:
         """What protects the application: its policy, its guard and its routes."""
         return self._protection
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one scope."""
-        if scope["type"] == "http":
-            if switch.DISABLED:
-                await self.app(scope, receive, send)
-            else:
-                await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(scope, receive, send)
-        else:
-            # A server may have made this task out of a request's, with its context variables.
-            token = CURRENT.set(NO_REQUEST)
-            try:
-                await self.app(scope, receive, send)
-            finally:
-                _reset(token)
-
-    async def _http(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        supervisor = self._supervisor_of_this_loop()
-        task = asyncio.current_task()
-        outer = None if CURRENT.get() is NO_REQUEST else surrounding(task, scope)
-        guarded = task is None or (outer is not None and outer.guarded_by(self._guard))
-        arrival = None if guarded else self._arrive(scope, outer, supervisor)
-        if arrival is None or task is None:
-            await self.app(scope, receive, send)
-            return
-        decision, entry, now, deadline_at = arrival
-        channel: Channel | None = None
-        if decision is not ADMITTED:
-            if decision.waiter is not None:
-                channel = Channel(receive, nothing, copy_context())
-                granted = await self._wait(decision.waiter, channel)
-                if granted is None:
-                    return  # The caller has gone: nobody reads an answer.
-                decision, now = granted, self._guard.clock.now()
-            if decision.reason is not None:
-                await self._refusals[decision.reason].send(
-                    scope,
-                    send,
-                    decision.retry_after,
-                    self._guard.figures(entry, deadline_at) if self._debug else None,
-                )
-                return
-        # From here to enter() nothing suspends: no cancellation comes between a slot and its release.
-        exchange = HttpExchange(
-            task, deadline_at, now, self._guard, entry, supervisor, self._stopped,
-            scope, receive, send, channel, outer,
-        )  # fmt: skip
-        await self._run(exchange, supervisor, scope, entry.max_body)
-
-    def _arrive(
-        self, scope: HTTPScope, outer: HttpExchange | None, supervisor: Supervisor
-    ) -> tuple[Decision, RouteEntry, float, float] | None:
-        """Decide about a request: decision, route entry, arrival and deadline; None if our own code failed."""
-        guard, protection = self._guard, self._protection
-        try:
-            if not protection.started:
-                self._start(scope)
-            now = guard.clock.now()
-            method = scope["method"]
-            if method == "OPTIONS" and PREFLIGHT_NAMES.issubset(map(NAME_OF, scope["headers"])):
-                entry = protection.preflight()
-            else:
-                entry = protection.entry(scope["path"], scope.get("root_path", ""), method, scope)
-            if entry.max_body is not None:
-                size = parse_content_length(_values(scope, b"content-length"))
-                if size is not None and size > entry.max_body:
-                    return guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry, now, now
-            if self._fields.keys().isdisjoint(map(NAME_OF, scope["headers"])) and not supervisor.lag:
-                deadline_at = now + entry.budget
-            else:
-                deadline_at = self._established(scope, entry, now, supervisor.lag)
-            if outer is not None:
-                deadline_at = min(deadline_at, outer.deadline_at)
-            return guard.arrive(entry, now, deadline_at), entry, now, deadline_at
-        except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
-            guard.listeners.failed("admission", error)
-            return None
-
-    def _established(self, scope: HTTPScope, entry: RouteEntry, now: float, lag: float) -> float:
-        """Return the deadline of a request that says something about it, or that had to wait for the loop."""
-        names = self._fields
-        fields = [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
-        forwarded = _values(scope, b"x-forwarded-for") if self._protection.policy.trusted_hops else ()
-        client = scope.get("client")
-        peer = client[0] if client else None
-        return self._protection.deadline_at(now, entry, fields, peer, forwarded, lag)
-
-    async def _run(
-        self, exchange: HttpExchange, supervisor: Supervisor, scope: HTTPScope, max_body: int | None
+    async def __call__(  # noqa: C901, PLR0912  on the way of every request: calls would cost
+        self, scope: Any, receive: Any, send: Any
     ) -> None:
-        """Run the application with a slot in hand; the slot comes back on every way out."""
+        """Serve one scope."""
+        if scope["type"] != "http" or switch.DISABLED:
+            await self._unguarded(scope, receive, send)
+            return
+        arrived = self._arrive(scope, receive, send)
+        exchange = (
+            arrived if isinstance(arrived, HttpExchange) else await self._later(arrived, scope, receive, send)
+        )
+        if exchange is None:
+            return
+        # Nothing has suspended since the decision: no cancellation comes between a slot and its release.
         caught: BaseException | None = None
         release: Callable[[], None] = exchange.release
-        receive: Any = exchange.receive
-        send: Any = exchange.send
-        if max_body is not None:
-            receive = CountedBody(exchange, max_body).receive
-        if self._tells is not None:
-            send = TellingHead(exchange, self._tells).send
+        supervisor = exchange.service.supervisor
         supervisor.enter(exchange)
         token = CURRENT.set(exchange)
         try:
-            await self.app(scope, receive, send)
+            if exchange.entry.plain and self._tells is None:
+                await self.app(scope, exchange.receive, exchange.send)
+            else:
+                await self.app(scope, *self._surrounded(exchange))
+            if exchange.left:
+                exchange.over(None)
         except GeneratorExit:
             # The garbage collector ends a forgotten request, at any allocation, also under the guard's lock.
             release = partial(self._guard.later, release)
@@ -199,18 +122,122 @@ class ResilienceMiddleware:
                 exchange.failed = True
                 raise
             caught = error
-        else:
-            exchange.over(None)
         finally:
             # First of all: what comes after it may fail for a forgotten request.
             supervisor.leave(exchange, release)
-            exchange.stop_listening()
-            _reset(token)
+            if exchange.channel is not None:
+                exchange.channel.stop()
+            try:
+                CURRENT.reset(token)
+            except ValueError:
+                pass  # The garbage collector ends a forgotten request, in whatever context it runs.
         if exchange.reason is not None:
             try:
                 await supervisor.settle(exchange, caught, exchange.answer)
             finally:
                 caught = None  # No cycle between this frame and the traceback.
+
+    def _arrive(  # noqa: C901, PLR0912  on the way of every request: calls would cost
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> HttpExchange | Arrival | None:
+        """Decide about a request: an exchange if it may run, None if it is not for us or our own code has failed."""
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            raise UnsupportedEventLoop(ASYNCIO_ONLY) from None
+        service = self._latest
+        if service is None or service.loop is not loop:
+            service = self._service(loop)
+        guard, protection = self._guard, self._protection
+        task = current_task(loop)
+        outer = None if CURRENT.get() is NO_REQUEST else surrounding(task, scope)
+        if task is None or (outer is not None and outer.guarded_by(guard)):
+            return None
+        try:
+            if not protection.started:
+                self._start(scope)
+            now = service.clock.now()
+            method = scope["method"]
+            headers = scope["headers"]
+            if method == "OPTIONS" and PREFLIGHT_NAMES.issubset(map(NAME_OF, headers)):
+                entry = protection.preflight()
+            else:
+                path, root_path = scope["path"], scope.get("root_path")
+                entry = protection.table.entry(
+                    below_root(path, root_path) if root_path else path, method, scope
+                )
+            lag = service.supervisor.lag
+            if self._field_names.isdisjoint(map(NAME_OF, headers)) and not lag:
+                deadline_at = now + entry.budget
+            else:
+                deadline_at = self._established(scope, entry, now, lag)
+            if outer is not None:
+                deadline_at = min(deadline_at, outer.deadline_at)
+            if entry.plain:
+                decision, cost = guard.arrive(entry, now, deadline_at), entry.cost
+            else:
+                decision, cost = protection.arrive(entry, AsgiHead(scope), now, deadline_at)
+        except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
+            guard.listeners.failed("admission", error)
+            return None
+        if decision is not ADMITTED:
+            return Arrival(decision, task, service, entry, cost, deadline_at, outer)
+        return HttpExchange(task, service, entry, cost, deadline_at, now, scope, receive, send, None, outer)
+
+    async def _later(
+        self, arrival: Arrival | None, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> HttpExchange | None:
+        """Serve a request that was not admitted at once; return its exchange if it may run now."""
+        if arrival is None:
+            await self.app(scope, receive, send)
+            return None
+        decision, channel = arrival.decision, None
+        if decision.waiter is not None:
+            channel = Channel(receive, nothing, copy_context())
+            granted = await self._wait(decision.waiter, channel)
+            if granted is None:
+                return None  # The caller has gone: nobody reads an answer.
+            decision = granted
+        if decision.reason is not None:
+            figures = self._guard.figures(arrival.entry, arrival.deadline_at) if self._debug else None
+            await self._refusals[decision.reason].send(scope, send, decision.retry_after, figures)
+            return None
+        return HttpExchange(
+            arrival.task, arrival.service, arrival.entry, arrival.cost, arrival.deadline_at,
+            self._guard.clock.now(), scope, receive, send, channel, arrival.outer,
+        )  # fmt: skip
+
+    async def _unguarded(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve what is no HTTP request, or any scope while the middleware is switched off."""
+        if scope["type"] == "lifespan":
+            await serve_lifespan(self.app, scope, receive, send, self._start, self._guard.listeners)
+        elif scope["type"] == "http":
+            await self.app(scope, receive, send)
+        else:
+            # A server may have made this task out of a request's, with its context variables.
+            token = CURRENT.set(NO_REQUEST)
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                reset(token)
+
+    def _established(self, scope: HTTPScope, entry: RouteEntry, now: float, lag: float) -> float:
+        """Return the deadline of a request that says something about it, or that had to wait for the loop."""
+        names = self._fields
+        fields = [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
+        head = AsgiHead(scope)
+        forwarded = head.values("x-forwarded-for") if self._protection.policy.trusted_hops else ()
+        return self._protection.deadline_at(now, entry, fields, head.peer, forwarded, lag)
+
+    def _surrounded(self, exchange: HttpExchange) -> tuple[Any, Any]:
+        """Return the `receive` and `send` of an application whose route or policy asks for more."""
+        receive: Any = exchange.receive
+        send: Any = exchange.send
+        if exchange.entry.max_body is not None:
+            receive = CountedBody(exchange, exchange.entry.max_body).receive
+        if self._tells is not None:
+            send = TellingHead(exchange, self._tells).send
+        return receive, send
 
     async def _wait(self, waiter: Waiter, channel: Channel) -> Decision | None:
         """Wait for a slot while listening for the disconnect; None if the caller has gone."""
@@ -232,65 +259,14 @@ class ResilienceMiddleware:
                 channel.stop()
         return decision
 
-    async def _lifespan(
-        self, scope: LifespanScope, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            await receive()
-            await send({"type": "lifespan.startup.failed", "message": ASYNCIO_ONLY})
-            return
-
-        async def send_checked(message: ASGISendEvent) -> None:
-            # The application's own start-up may have added routes, so they are bound when it has finished.
-            if message["type"] == "lifespan.startup.complete":
-                try:
-                    self._start(scope)
-                except (ValueError, Warning) as error:  # a Warning: where the user made them errors
-                    message = {"type": "lifespan.startup.failed", "message": str(error)}
-                except Exception as error:  # noqa: BLE001  a route source is a guest: without it, paths decide
-                    self._guard.listeners.failed("start", error)
-            await send(message)
-
-        await self.app(scope, receive, send_checked)
-
     def _start(self, scope: Scope) -> None:
         self._protection.start([scope.get("app"), self.app], inside=self.app)
 
-    def _supervisor_of_this_loop(self) -> Supervisor:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise UnsupportedEventLoop(ASYNCIO_ONLY) from None
-        latest = self._latest  # one value, so that threads with a loop each never see half of another's
-        if latest is not None and latest[0] is loop:
-            return latest[1]
+    def _service(self, loop: asyncio.AbstractEventLoop) -> LoopService:
         with self._making:
-            supervisor = self._supervisors.get(loop)
-            if supervisor is None:
-                self._supervisors = {
-                    each: kept for each, kept in self._supervisors.items() if not each.is_closed()
-                }
-                supervisor = self._supervisors[loop] = Supervisor(
-                    loop, self._guard.clock, self._guard.overload
-                )
-            self._latest = (loop, supervisor)
-        return supervisor
-
-
-ASYNCIO_ONLY = (
-    "resilient_mw runs on asyncio only: start the server with an asyncio event loop instead of Trio"
-)
-
-
-def _values(scope: HTTPScope, name: bytes) -> list[str]:
-    """Return the values of a header's lines."""
-    return [value.decode("latin-1") for each, value in scope["headers"] if each == name]
-
-
-def _reset(token: Token[RequestContext]) -> None:
-    try:
-        CURRENT.reset(token)
-    except ValueError:
-        pass  # The garbage collector ends a forgotten request, in whatever context it runs.
+            service = self._services.get(loop)
+            if service is None:
+                self._services = {each: kept for each, kept in self._services.items() if not each.is_closed()}
+                service = self._services[loop] = LoopService(loop, self._guard, self._stopped)
+            self._latest = service  # one value: threads with a loop each never see half of another's
+        return service

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -23,6 +23,13 @@ class Histogram:
         """Count one duration."""
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.total += seconds
+
+    def add_all(self, durations: Sequence[float]) -> None:
+        """Count durations."""
+        counts = self.counts
+        for seconds in durations:
+            counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += sum(durations)
 
     def merge(self, other: Histogram) -> None:
         """Add another histogram's counts to this one."""

@@ -5,6 +5,8 @@ Both take the time or the sample as an argument, keep a handful of floats and co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MEDIAN_SAMPLES = 10
 """Samples before a median is believed."""
 SMALLEST_SAMPLE = 1e-6
@@ -27,23 +29,23 @@ class RunningMedian:
 
     def add(self, sample: float) -> None:
         """Take one sample, in seconds."""
-        estimate = self._estimate
-        if self._samples >= MEDIAN_SAMPLES:
-            step = 1.05
-        else:
-            self._samples += 1
-            if self._samples == 1:
-                self._estimate = max(sample, SMALLEST_SAMPLE)
-                return
-            step = 1.0 + 0.5 / self._samples
-        # Every run comes by here, so without min() and max().
-        if sample > estimate:
-            moved = estimate * step
-            self._estimate = moved if moved < sample else sample  # noqa: FURB136
-        else:
-            moved = estimate / step
-            least = sample if sample > SMALLEST_SAMPLE else SMALLEST_SAMPLE  # noqa: FURB136
-            self._estimate = moved if moved > least else least  # noqa: FURB136
+        self.add_all((sample,))
+
+    def add_all(self, samples: Sequence[float]) -> None:
+        """Take samples in seconds, in the order in which they came."""
+        estimate, seen = self._estimate, self._samples
+        for each in samples:
+            sample = max(each, SMALLEST_SAMPLE)
+            if seen >= MEDIAN_SAMPLES:
+                step = 1.05
+            else:
+                seen += 1
+                if seen == 1:
+                    estimate = sample
+                    continue
+                step = 1.0 + 0.5 / seen
+            estimate = min(estimate * step, sample) if sample > estimate else max(estimate / step, sample)
+        self._estimate, self._samples = estimate, seen
 
     @property
     def value(self) -> float | None:

@@ -9,16 +9,21 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.admission.routing import RouteTable, unreached
 from resilient_mw.core.errors import ResilienceWarning
+from resilient_mw.core.head import RequestHead
+from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.core.headers.forwarded_for import parse_forwarded_for
 from resilient_mw.core.headers.request_start import parse_request_start
 from resilient_mw.core.headers.wish import DEADLINE_FIELDS, read_wish
+from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
 from resilient_mw.core.trust import PeerTrust
 from resilient_mw.runtime.clocks import wall_clock_ns
@@ -43,7 +48,9 @@ class Protection:
             raise ValueError(f"policy={policy!r} is not allowed: it must be a ServerPolicy")
         self.policy = (policy or ServerPolicy()).with_changes(overrides)
         self.guard = guard_of(self.policy)
-        self.table = RouteTable(self.policy, self.guard.entries)
+        self.table = RouteTable(
+            self.policy, self.guard.entries, partial(self.guard.listeners.failed, "route look-up")
+        )
         self.started = False
         self._trust = PeerTrust(self.policy.trusted_peers)
         self._hops = self.policy.trusted_hops
@@ -82,11 +89,7 @@ class Protection:
 
     def entry(self, path: str, root_path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
         """Return how a request is treated; as an unmatched, normal one if the route source fails (fail open)."""
-        try:
-            return self.table.entry(below_root(path, root_path) if root_path else path, method, scope)
-        except Exception as error:  # noqa: BLE001  the application must be served whatever our look-up does
-            self.guard.listeners.failed("route look-up", error)
-            return self.table.default
+        return self.table.entry(below_root(path, root_path) if root_path else path, method, scope)
 
     def preflight(self) -> RouteEntry:
         """Return how a CORS preflight is treated."""
@@ -138,6 +141,23 @@ class Protection:
         if entry.rank < 0:
             spent = 0.0
         return now - spent + entry.deadline.budget(wish, trusted=believed)
+
+    def arrive(
+        self, entry: RouteEntry, head: RequestHead, now: float, deadline_at: float
+    ) -> tuple[Decision, int]:
+        """Decide about a request of a route that is not plain; return the decision and the slots that it takes.
+
+        Args:
+            entry: how it is treated.
+            head: what it says of itself.
+            now: the instant of arrival.
+            deadline_at: the instant at which it stops being worth the work.
+        """
+        if entry.max_body is not None:
+            size = parse_content_length(head.values("content-length"))
+            if size is not None and size > entry.max_body:
+                return self.guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry.cost
+        return self.guard.arrive(entry, now, deadline_at), entry.cost
 
     def _trusts(self, peer: str | None) -> bool:
         try:

@@ -14,7 +14,6 @@ from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.content_length import parse_content_length
-from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.alarm import ThreadContext, guarded_by, has_ended
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
@@ -23,6 +22,7 @@ from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.thread_gate import wait_in_thread
 from resilient_mw.wsgi.answers import environ_key, prepare_answers, prepare_stopped
 from resilient_mw.wsgi.body import open_body
+from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.input import CountedInput
 from resilient_mw.wsgi.run import Run
 
@@ -99,7 +99,7 @@ class ResilienceMiddleware:
             elif guarded_by(outer, guard):
                 return self.app(environ, start_response)  # it would wait for itself
         try:
-            decision, entry, deadline_at, now = self._decide(environ, outer)
+            decision, entry, cost, deadline_at, now = self._decide(environ, outer)
         except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
             guard.listeners.failed("admission", error)
             decision = None
@@ -112,15 +112,15 @@ class ResilienceMiddleware:
                 method, environ, decision.retry_after, start_response, figures
             )
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
-        run = Run(guard, entry, context, now, method, start_response, self._abandoned)
-        if entry.max_body is not None and "wsgi.input" in environ and _size(environ) is None:
+        run = Run(guard, entry, cost, context, now, method, start_response, self._abandoned)
+        if entry.max_body is not None and "wsgi.input" in environ and _is_of_unknown_size(environ):
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
         return open_body(run, self.app, environ, self._stopped)
 
     def _decide(
         self, environ: WSGIEnvironment, outer: RequestContext
-    ) -> tuple[Decision | None, RouteEntry, float, float]:
-        """Let the request arrive, and wait for its slot if it has to; also say its deadline, and when it starts."""
+    ) -> tuple[Decision | None, RouteEntry, int, float, float]:
+        """Let the request arrive, and wait for its slot if it has to; also say its slots, deadline, and when it starts."""
         guard, protection = self._guard, self._protection
         path = environ.get("PATH_INFO") or "/"
         if not path.isascii():
@@ -139,20 +139,19 @@ class ResilienceMiddleware:
         else:
             # The path is below SCRIPT_NAME already: that is how WSGI splits it.
             entry = protection.entry(path, "", method, environ)
-        if entry.max_body is not None:
-            size = _size(environ)
-            if size is not None and size > entry.max_body:
-                return guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry, now, now
         forwarded = environ.get("HTTP_X_FORWARDED_FOR") if fields else None
         deadline_at = protection.deadline_at(
             now, entry, fields, environ.get("REMOTE_ADDR"), () if forwarded is None else (forwarded,)
         )
         deadline_at = min(deadline_at, outer.deadline_at)  # it never grows from layer to layer
-        decision = guard.arrive(entry, now, deadline_at)
+        if entry.plain:
+            decision, cost = guard.arrive(entry, now, deadline_at), entry.cost
+        else:
+            decision, cost = protection.arrive(entry, WsgiHead(environ, path), now, deadline_at)
         if decision.waiter is not None:
             decision = wait_in_thread(guard, decision.waiter)
             now = guard.clock.now()
-        return decision, entry, deadline_at, now
+        return decision, entry, cost, deadline_at, now
 
     def _start(self) -> None:
         """Bind the application's routes before the first request: only then are all of them there."""
@@ -182,10 +181,10 @@ class ResilienceMiddleware:
                 _warn_of_dropped_body(self._guard.listeners)
 
 
-def _size(environ: WSGIEnvironment) -> int | None:
-    """Return how large the request body will be; None if only reading it can tell."""
+def _is_of_unknown_size(environ: WSGIEnvironment) -> bool:
+    """Return whether only reading the request body can tell how large it is."""
     length = environ.get("CONTENT_LENGTH")
-    return parse_content_length((length,)) if length else None
+    return not length or parse_content_length((length,)) is None
 
 
 def _warn_of_dropped_body(listeners: Listeners) -> None:

@@ -45,6 +45,7 @@ class Run:
 
     __slots__ = (
         "_admitted_at",
+        "_cost",
         "_entry",
         "_guard",
         "_head",
@@ -65,6 +66,7 @@ class Run:
         self,
         guard: Guard,
         entry: RouteEntry,
+        cost: int,
         context: ThreadContext,
         admitted_at: float,
         method: str,
@@ -73,6 +75,7 @@ class Run:
     ) -> None:
         self._guard = guard
         self._entry = entry
+        self._cost = cost
         self._admitted_at = admitted_at
         self._resumed_at = admitted_at
         self._left_at = admitted_at
@@ -225,7 +228,7 @@ class Run:
         context, guard, entry = self.context, self._guard, self._entry
         reason, ran = context.reason, at - self._admitted_at
         try:
-            guard.end(entry, entry.cost, outcome_of(reason, failed=self.failed, complete=self.complete), ran)
+            guard.end(entry, self._cost, outcome_of(reason, failed=self.failed, complete=self.complete), ran)
             if at >= guard.overload.look_at:
                 guard.look()
             if reason is not None:

@@ -19,6 +19,7 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.asgi.exchange import HttpExchange
 from resilient_mw.core.snapshot import AppSnapshot
 from resilient_mw.runtime.context import current
+from resilient_mw.runtime.supervise import Supervisor
 
 Message = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -302,8 +303,13 @@ def outcomes(middleware: ResilienceMiddleware) -> dict[str, int]:
     return total
 
 
+def supervisor_of(middleware: ResilienceMiddleware) -> Supervisor:
+    """Return what watches over the requests of the running loop."""
+    return middleware._service(asyncio.get_running_loop()).supervisor
+
+
 def is_idle(middleware: ResilienceMiddleware) -> bool:
-    in_flight = middleware._supervisor_of_this_loop().in_flight
+    in_flight = supervisor_of(middleware).in_flight
     return slots(middleware) == 0 and queued(middleware) == 0 and not in_flight
 
 

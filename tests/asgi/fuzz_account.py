@@ -22,6 +22,7 @@ class AccountedController(AdmissionController):
         super().__init__(policy, random)
         self.ledger = Ledger(policy)
         self.complaints: list[str] = []
+        self._releases = 0
 
     def arrive(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
         decision = super().arrive(now, route, cost, deadline_at)
@@ -30,8 +31,16 @@ class AccountedController(AdmissionController):
         return decision
 
     def release(self, now: float, route: RouteEntry, cost: int) -> Settled:
+        self._releases += 1
         settled = super().release(now, route, cost)
         if route.rank >= 0:
+            self._note(lambda: self.ledger.released(now, self._running(route.rank, cost), settled), now)
+        return settled
+
+    def end(self, now: float, route: RouteEntry, cost: int, outcome: str, ran: float) -> Settled:
+        noted = self._releases
+        settled = super().end(now, route, cost, outcome, ran)
+        if route.rank >= 0 and self._releases == noted:  # it gave the slots back without release()
             self._note(lambda: self.ledger.released(now, self._running(route.rank, cost), settled), now)
         return settled
 

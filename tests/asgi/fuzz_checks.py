@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from resilient_mw.core.events import Cancelled, Refused
 from resilient_mw.core.snapshot import AppSnapshot
+from tests.asgi.driver import supervisor_of
 from tests.asgi.fuzz_handler import Handling
 from tests.asgi.fuzz_plan import STUBBORN, has
 from tests.asgi.fuzz_request_checks import ended, never_entered, on_the_wire, ran, received
@@ -58,7 +59,7 @@ def _nobody_left(world: World) -> Iterator[str]:
     if world.in_use != {"slots": 0, "exempt": 0}:
         yield f"handlers still use {world.in_use}"
     for middleware in world.middlewares:
-        if middleware._supervisor_of_this_loop().in_flight:
+        if supervisor_of(middleware).in_flight:
             yield "a request is still in flight"
     for guard in world.guards:
         if any(each.slots or each.queued for each in guard.snapshot().classes):

@@ -30,6 +30,7 @@ from tests.asgi.driver import (
     nothing_left,
     outcomes,
     slots,
+    supervisor_of,
     until,
 )
 
@@ -65,7 +66,7 @@ class Asked:
 
     async def run(self, lag: float = 0.0) -> tuple[float | None, dict[str, int]]:
         middleware = ResilienceMiddleware(self.app, self.policy)
-        middleware._supervisor_of_this_loop().lag = lag
+        supervisor_of(middleware).lag = lag
         request = await Request(middleware, self.scope).run()
         self.status = request.status
         self.reason = request.header("x-refusal-reason")
@@ -157,7 +158,7 @@ async def test_a_busy_loop_is_measured_and_charged() -> None:
     budgets: list[float] = []
     middleware = ResilienceMiddleware(app)
     slow = Request(middleware, http_scope("/slow")).start()
-    await until(lambda: middleware._supervisor_of_this_loop().lag > 0.0)
+    await until(lambda: supervisor_of(middleware).lag > 0.0)
     await Request(middleware, http_scope()).run()
     await slow.end()
     assert 9.6 < budgets[0] < 9.99

@@ -18,7 +18,7 @@ from resilient_mw.core.marks import Mark
 from resilient_mw.core.routes import Route
 from resilient_mw.runtime import protection
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST
-from tests.asgi.driver import Message, Request, figures, hello, http_scope, slots
+from tests.asgi.driver import Message, Request, figures, hello, http_scope, slots, supervisor_of
 
 LIFESPAN: dict[str, Any] = {
     "type": "lifespan",
@@ -274,7 +274,7 @@ def test_event_loops_that_are_closed_are_not_kept() -> None:
     middleware = ResilienceMiddleware(hello)
     for _ in range(10):
         asyncio.run(_one(middleware))
-    assert len(middleware._supervisors) == 1
+    assert len(middleware._services) == 1
 
 
 async def _one(middleware: ResilienceMiddleware) -> None:
@@ -299,7 +299,7 @@ def test_threads_with_a_loop_each_get_a_supervisor_each() -> None:
     async def many() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(2_000):
-            supervisor = middleware._supervisor_of_this_loop()
+            supervisor = supervisor_of(middleware)
             if supervisor._loop is not loop:
                 mixed.append(supervisor)
         finished.append((await Request(middleware).run()).status or 0)

@@ -816,7 +816,7 @@ async def test_retry_after_says_what_the_drain_rate_says() -> None:
         middleware = ResilienceMiddleware(app, limit=1, queue=20, max_wait=3600.0, wait_share=1.0)
         middleware._guard.controller.forecast._random = random.Random(1)
         for _ in range(40):
-            middleware._guard.controller.forecast.ran(1 / rate)
+            middleware._guard.controller.forecast.ran([1 / rate])
         async with nothing_left(middleware):
             requests = [Request(middleware).start() for _ in range(21)]
             await until(lambda: queued(middleware) == 20)  # noqa: B023
