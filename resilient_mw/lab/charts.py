@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resilient_mw.lab.records import OUTCOMES, Change, Outcome, Record
+from resilient_mw.lab.step import Span
 
 WIDE = 1000
 HALF = 490
@@ -94,6 +95,21 @@ class Plot:
         parts += self.seconds_axis()
         return picture(self.width, self.height, "".join(parts) + content, label)
 
+    def phases(self, spans: Sequence[Span]) -> str:
+        """Return a line where each phase but the first begins, and the names of those that are wide enough for it."""
+        parts = []
+        for span in spans:
+            x, name = self.x(span.start), span.phase.name
+            if span.start:
+                parts.append(
+                    f'<path class="moment" d="M{x:.1f} {self.top - 16}V{self.height - self.bottom}"/>'
+                )
+            if self.x(span.end) - x > 7 * len(name) + 8:
+                parts.append(
+                    f'<text class="note" x="{x + 6:.1f}" y="{self.top - 6}">{html.escape(name)}</text>'
+                )
+        return "".join(parts)
+
     def seconds_axis(self) -> list[str]:
         """Return the labels of the time axis."""
         labels = [
@@ -118,8 +134,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value - round(value)) < 1e-9 else f"{value:,.10g}"
 
 
-def latency(records: Sequence[Record], seconds: float, label: str) -> str:
-    """Draw every request: when it was due, and how long its user waited."""
+def latency(records: Sequence[Record], seconds: float, label: str, spans: Sequence[Span] = ()) -> str:
+    """Draw every request: when it was due, and how long its user waited; and where the phases begin."""
     # A hair less than the highest: users who leave after 10 s are seen leaving after 10.003.
     ticks = nice_ticks(0.99 * max((record.latency for record in records), default=1.0))
     in_ms = ticks[-1] < 2
@@ -130,9 +146,8 @@ def latency(records: Sequence[Record], seconds: float, label: str) -> str:
         groups.setdefault(mark_of(record), []).append(place)
     # Health checks last: they are fewer, and stay visible on top.
     ordered = sorted(groups, key=lambda name: name.startswith("health"))
-    return plot.svg(
-        "".join(f'<path class="mark {name}" d="{"".join(groups[name])}"/>' for name in ordered), label
-    )
+    marks = "".join(f'<path class="mark {name}" d="{"".join(groups[name])}"/>' for name in ordered)
+    return plot.svg(marks + plot.phases(spans), label)
 
 
 def mark_of(record: Record) -> str:
@@ -147,8 +162,10 @@ def shape_of(mark: str) -> str:
     return _SHAPES[mark]
 
 
-def outcomes_per_second(records: Sequence[Record], seconds: float, label: str) -> str:
-    """Draw what became of the requests of each second, stacked."""
+def outcomes_per_second(
+    records: Sequence[Record], seconds: float, label: str, spans: Sequence[Span] = ()
+) -> str:
+    """Draw what became of the requests of each second, stacked; and where the phases begin."""
     bins = max(1, math.ceil(seconds))
     counts: list[dict[Outcome, int]] = [dict.fromkeys(OUTCOMES, 0) for _ in range(bins)]
     for record in records:
@@ -166,7 +183,7 @@ def outcomes_per_second(records: Sequence[Record], seconds: float, label: str) -
                 parts.append(_block(plot, second, total, count, name))
                 total += count
         parts.append("</g>")
-    return plot.svg("".join(parts), label)
+    return plot.svg("".join(parts) + plot.phases(spans), label)
 
 
 def _block(plot: Plot, second: int, base: int, count: int, name: str) -> str:
@@ -219,7 +236,7 @@ def circuit(changes: Sequence[Change], seconds: float, label: str) -> str:
 
 def shares(rows: Sequence[tuple[str, str, Sequence[tuple[Outcome, int]]]], label: str) -> str:
     """Draw one bar of equal length for each row (step, load, counts): what became of all of its requests."""
-    left, height, gap = 150, 20, 6
+    left, height, gap = 215, 20, 6
     scale = WIDE - left - 4
     parts, y = [], 4
     before = None

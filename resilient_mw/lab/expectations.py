@@ -20,10 +20,17 @@ def is_time(name: str) -> bool:
     return name.endswith(("_p50", "_p99", "_after_load"))
 
 
+def is_share(name: str) -> bool:
+    """Return whether the figure of this name is a part of a whole, from 0 to 1."""
+    return name.endswith("_share")
+
+
 def show(name: str, value: float | None) -> str:
-    """Write a figure for a reader: times in ms, or in seconds from ten on; counts with thousands apart."""
+    """Write a figure for a reader: times in ms, or in seconds from ten on; parts in %; counts with thousands apart."""
     if value is None:
         return "none"
+    if is_share(name):
+        return f"{100 * value:.1f} %"
     if not is_time(name):
         return f"{value:,.0f}"
     if value >= 10 or name.endswith("_after_load"):
@@ -52,10 +59,11 @@ class Expectation:
         figure: name of the figure.
         label: what it is called in the table.
         relation: `<=` or `>=`.
-        bound: for a load of the full length; seconds for a time.
+        bound: for a load of the full length; seconds for a time; a factor with `of`.
         published: what others saw, as text.
         scales: whether the bound is proportional to the length of the load.
         short: the bound of a shorter load, where it is not proportional; None keeps `bound`.
+        of: name of another figure of which `bound` is a multiple.
     """
 
     figure: str
@@ -65,6 +73,7 @@ class Expectation:
     published: str
     scales: bool = False
     short: float | None = None
+    of: str | None = None
 
     def bound_for(self, share: float) -> float:
         """Return the bound for a load of `share` of the full length; counts are rounded leniently."""
@@ -80,8 +89,15 @@ class Expectation:
     def judge(self, figures: Figures, share: float) -> Verdict:
         """Compare. A figure that is missing, or for which there was nothing to measure, is a miss."""
         seen = figures.get(self.figure)
-        bound = self.bound_for(share)
-        passed = seen is not None and (seen <= bound if self.relation == "<=" else seen >= bound)
+        bound: float | None = self.bound_for(share)
+        if bound is not None and self.of is not None:
+            other = figures.get(self.of)
+            bound = None if other is None else bound * other
+        passed = (
+            seen is not None
+            and bound is not None
+            and (seen <= bound if self.relation == "<=" else seen >= bound)
+        )
         expected = f"{_SIGNS[self.relation]} {show(self.figure, bound)}"
         return Verdict(self.label, self.published, expected, show(self.figure, seen), passed)
 

@@ -1,7 +1,7 @@
 """The open-loop load generator, as a process of its own.
 
-Requests are due at a fixed rate whether or not the last ones have finished, and latency counts from when a
-request was due: a generator that waits for answers would stop asking just when the service is slow, and so
+Requests are due at the rates of the plan whether or not the last ones have finished, and latency counts from when
+a request was due: a generator that waits for answers would stop asking just when the service is slow, and so
 hide it.
 
 Its plan comes as JSON on the command line, from the lab; it writes progress and then all records to standard
@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,18 @@ HEAD_START = 0.2
 PROGRESS_EVERY = 0.25
 
 
-def due_times(rate: float, length: float) -> list[float]:
-    """Return when the requests of a load are due, in seconds from its start."""
-    return [number / rate for number in range(round(rate * length))]
+def due_times(stretches: Iterable[tuple[float, float]]) -> list[float]:
+    """Return when the requests of a load are due, in seconds from its start.
+
+    Args:
+        stretches: one after the other, as (seconds, requests per second).
+    """
+    due: list[float] = []
+    start = 0.0
+    for length, rate in stretches:
+        due += [start + number / rate for number in range(round(rate * length))]
+        start += length
+    return due
 
 
 @dataclass(slots=True)
@@ -68,11 +78,11 @@ class Crowd:
         latency = time.monotonic() - at
         self.records.append(Record(load.kind, due, late, latency, status, retry_after, reason, gave_up))
 
-    async def arrive(self, load: Load, length: float) -> None:
-        """Let the users of one load arrive, and wait until the last one has gone."""
+    async def arrive(self, load: Load, stretches: Iterable[tuple[float, float]]) -> None:
+        """Let the users of one load arrive as `due_times` says, and wait until the last one has gone."""
         request = request_bytes("GET", load.path, load.headers)
         async with asyncio.TaskGroup() as users:
-            for due in due_times(load.rate, length):
+            for due in due_times(stretches):
                 await asyncio.sleep(self.start + due - time.monotonic())
                 self.sent[load.kind] += 1
                 users.create_task(self.user(load, request, due))
@@ -86,7 +96,7 @@ class Crowd:
 
 
 async def run(plan: dict[str, Any]) -> None:
-    """Run a plan: `port`, `length` and `loads`, each with the fields of `steps.Load`."""
+    """Run a plan: `port`, `loads` with the fields of `step.Load`, and the `stretches` of each, by kind."""
     loads = [Load(**{**each, "headers": tuple(map(tuple, each["headers"]))}) for each in plan["loads"]]
     crowd = Crowd(plan["port"], time.monotonic() + HEAD_START, [], {load.kind: 0 for load in loads})
     announce({"start": crowd.start})
@@ -99,7 +109,7 @@ async def run(plan: dict[str, Any]) -> None:
     reporter = asyncio.create_task(report())
     async with asyncio.TaskGroup() as group:
         for load in loads:
-            group.create_task(crowd.arrive(load, plan["length"]))
+            group.create_task(crowd.arrive(load, plan["stretches"][load.kind]))
     reporter.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await reporter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 Outcome = Literal["served", "refused", "failed", "gave_up"]
@@ -69,10 +69,11 @@ def percentile(values: Iterable[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def load_figures(kind: str, records: Sequence[Record]) -> dict[str, float | None]:
-    """Return the figures of one load, each named `<kind>_...`.
+def load_figures(kind: str, records: Iterable[Record], phase: str = "") -> dict[str, float | None]:
+    """Return the figures of one load, each named `<kind>_...`, or `<kind>_<phase>_...` for those of a phase.
 
-    `_p50` and `_p99` are over all requests: one that was given up counts with the time its user waited.
+    `_p50` and `_p99` are over all requests: one that was given up counts with the time its user waited. `_share` is the
+    part of those that were sent.
     """
     mine = [record for record in records if record.kind == kind]
     by_outcome = {outcome: [r.latency for r in mine if r.outcome == outcome] for outcome in OUTCOMES}
@@ -85,6 +86,8 @@ def load_figures(kind: str, records: Sequence[Record]) -> dict[str, float | None
         "neither": len(mine) - len(served) - len(refused),
         "explained": explained,
         "unexplained": len(refused) - explained,
+        "served_share": len(served) / len(mine) if mine else None,
+        "refused_share": len(refused) / len(mine) if mine else None,
         "p50": percentile((record.latency for record in mine), 0.50),
         "p99": percentile((record.latency for record in mine), 0.99),
         "served_p50": percentile(served, 0.50),
@@ -93,7 +96,8 @@ def load_figures(kind: str, records: Sequence[Record]) -> dict[str, float | None
         "refused_p99": percentile(refused, 0.99),
         "late_p99": percentile((record.late for record in mine), 0.99),
     }
-    return {f"{kind}_{name}": value for name, value in figures.items()}
+    prefix = f"{kind}_{phase}_" if phase else f"{kind}_"
+    return {prefix + name: value for name, value in figures.items()}
 
 
 def per_second(instants: Iterable[float], seconds: int) -> list[int]:

@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 
-from resilient_mw.lab import charts
+from resilient_mw.lab import charts, charts_phases
 from resilient_mw.lab.expectations import show
 from resilient_mw.lab.records import OUTCOMES, Record, per_second
 from resilient_mw.lab.results import StepResult
@@ -14,8 +14,8 @@ from resilient_mw.lab.step import PlannedStep
 from resilient_mw.lab.style import STYLE
 
 _ABOUT = (
-    "Real processes on this machine: a price service, an application that calls it, and users who arrive at a "
-    "fixed rate whether or not the others have been served. Latency counts from when a request was due. Absolute "
+    "Real processes on this machine: a price service, an application that calls it, and users who arrive at "
+    "fixed rates whether or not the others have been served. Latency counts from when a request was due. Absolute "
     "times depend on the machine; the difference between the steps does not."
 )
 _ABOUT_SHORT = (
@@ -158,7 +158,8 @@ def _section(result: StepResult) -> str:
             f"<section>\n{opening}\n<h2>This step could not be run</h2>\n"
             f'<pre class="missed">{_escape(result.error)}</pre>\n</section>'
         )
-    figures = [_latency(result)]
+    figures = [_phases(result)] if result.spans else []
+    figures.append(_latency(result))
     figures += [_outcomes(result, load.kind) for load in step.loads]
     for name in result.dependencies:
         figures.append(_calls(result, name))
@@ -171,13 +172,27 @@ def _section(result: StepResult) -> str:
     )
 
 
+def _phases(result: StepResult) -> str:
+    """Return what a step with phases shows at once: who was served, over time and phase by phase."""
+    kinds = [load.kind for load in result.step.loads]
+    caption = "Served, of those sent, and the p99 of the served, by when they were due"
+    shown = _figure(caption, charts_phases.table(result.figures(), kinds, result.spans), wide=True)
+    loads = [kind for kind in kinds if kind != "health"]
+    if len(loads) > 1:
+        caption = "Requests of each load that were served, by second of arrival"
+        picture = charts_phases.served_per_second(result.records, loads, result.length, result.spans, caption)
+        shown += _figure(caption, charts_phases.legend(loads) + picture, wide=True)
+    return shown
+
+
 def _latency(result: StepResult) -> str:
     figures = result.figures()
     medians = [f"{show('_p50', figures[f'{load.kind}_p50'])} ({load.kind})" for load in result.step.loads]
     caption = f"How long each user waited: half of them at most {', '.join(medians)}"
     marks = {charts.mark_of(record) for record in result.records}
     legend = _legend([name for name in _MARK_WORDS if name in marks])
-    return _figure(caption, legend + charts.latency(result.records, result.length, caption), wide=True)
+    picture = charts.latency(result.records, result.length, caption, result.spans)
+    return _figure(caption, legend + picture, wide=True)
 
 
 def _outcomes(result: StepResult, kind: str) -> str:
@@ -189,7 +204,7 @@ def _outcomes(result: StepResult, kind: str) -> str:
     ]
     caption = f"{kind.capitalize()}, by second of arrival: {', '.join(words) or 'nothing sent'}"
     used = [name for name in OUTCOMES if _count(result, kind, name)]
-    picture = charts.outcomes_per_second(mine, result.length, caption)
+    picture = charts.outcomes_per_second(mine, result.length, caption, result.spans)
     return _figure(caption, _legend(used, solid=True) + picture, wide=False)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from resilient_mw.lab.expectations import Figures, Verdict, show
 from resilient_mw.lab.records import Change, Record, load_figures
-from resilient_mw.lab.step import Step
+from resilient_mw.lab.step import Span, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Settled:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepResult:
     """One run of a step.
 
@@ -70,12 +71,29 @@ class StepResult:
         """When the last user arrived, in seconds after the first."""
         return max((record.due for record in self.records), default=0.0)
 
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where the phases of the step lay in this run."""
+        return self.step.timeline(self.length)
+
     def figures(self) -> Figures:
-        """Return every figure by name: `<load>_...`, `<dependency>_...`, and what was in hand; times are in seconds."""
+        """Return every figure by name; times are in seconds.
+
+        They are named `<load>_...`, `<load>_<phase>_...` (by when a request was due), `<dependency>_...`, and by what
+        was in hand.
+        """
+        return self._figures
+
+    @functools.cached_property
+    def _figures(self) -> Figures:
         figures: dict[str, float | None] = {}
         for load in self.step.loads:
             figures |= load_figures(load.kind, self.records)
             figures[f"{load.kind}_refused_at_rest"] = self._refused_at_rest(load.kind)
+        for span in self.spans:
+            due = [record for record in self.records if span.start <= record.due < span.end]
+            for load in self.step.loads:
+                figures |= load_figures(load.kind, due, span.phase.name)
         for name, seen in self.dependencies.items():
             after = max(seen.arrivals, default=0.0) - self.last_due
             figures |= {
@@ -149,6 +167,9 @@ class StepResult:
             "passed": self.passed,
             "error": self.error,
             "length": self.length,
+            "phases": [
+                {"name": span.phase.name, "start": span.start, "length": span.length} for span in self.spans
+            ],
             "figures": dict(self.figures()),
             "texts": self.texts(),
             "verdicts": verdicts,

@@ -62,7 +62,7 @@ async def run_step(
     Args:
         step: what to run.
         stack: on what.
-        length: seconds of load; None takes the step's own. Bounds, watch and actions keep in proportion.
+        length: seconds of load; None takes the step's own. Bounds, watch, actions and phases keep in proportion.
         show: called a few times a second with the state of the run.
 
     Returns:
@@ -102,7 +102,11 @@ async def _run(
     app, hello = await children.start(stack.module, f"--settings={settings.to_argument()}")
     app_port: int = hello["port"]
     await _answers(app, app_port)
-    plan = {"port": app_port, "length": length, "loads": [asdict(load) for load in step.loads]}
+    plan = {
+        "port": app_port,
+        "loads": [asdict(load) for load in step.loads],
+        "stretches": {load.kind: step.stretches(load, length) for load in step.loads},
+    }
     generator, hello = await children.start("resilient_mw.lab.load", f"--plan={json.dumps(plan)}")
     start: float = hello["start"]
     share = length / step.length

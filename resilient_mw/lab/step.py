@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from resilient_mw.lab.expectations import Expectation, OrderExpectation
 
@@ -57,7 +57,7 @@ class Load:
     Attributes:
         kind: what figures call it.
         path: what is asked for.
-        rate: requests per second.
+        rate: requests per second; in a step with phases, where a phase does not say another.
         headers: sent with every request.
         give_up: seconds after the due time at which the user closes the connection.
     """
@@ -87,6 +87,36 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of a step's load with rates of its own.
+
+    Attributes:
+        name: what figures and charts call it.
+        length: seconds, in a run of the step's own length.
+        rates: kind of load -> requests per second; a load that is not named keeps its own rate.
+        fixed: whether it keeps its length in a shorter run.
+    """
+
+    name: str
+    length: float
+    rates: Mapping[str, float] = field(default_factory=dict)
+    fixed: bool = False
+
+
+class Span(NamedTuple):
+    """Where a phase lies in one run: `start` in seconds after the first request was due, and `length` in seconds."""
+
+    phase: Phase
+    start: float
+    length: float
+
+    @property
+    def end(self) -> float:
+        """When the next phase begins."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One experiment.
 
@@ -95,7 +125,8 @@ class Step:
         title: what is set up, in a few words.
         story: why it is run, in a sentence or two.
         finding: the sentence that a report opens with; `{figure}` stands for what was seen.
-        length: seconds of load; bounds hold for this length.
+        phases: what the load consists of, one after the other; none: each load keeps its rate throughout.
+        length: seconds of load, all phases together; bounds hold for this length.
         quick: seconds of load with `--quick`.
         watch: seconds for which the dependencies are watched after the last request was due.
         settle: seconds after the last request was due at which nothing may be in hand any more, in the application
@@ -112,10 +143,34 @@ class Step:
     expectations: tuple[Expectation, ...]
     texts: tuple[OrderExpectation, ...] = ()
     actions: tuple[Action, ...] = ()
+    phases: tuple[Phase, ...] = ()
     length: float = 15.0
     quick: float = 5.0
     watch: float = 0.0
     settle: float | None = None
+
+    def timeline(self, length: float) -> tuple[Span, ...]:
+        """Return where the phases lie in a run of `length` seconds: those that are not fixed, in proportion.
+
+        Raises:
+            ValueError: the run is not longer than the fixed phases.
+        """
+        fixed = sum(phase.length for phase in self.phases if phase.fixed)
+        if self.phases and length <= fixed:
+            raise ValueError(f"a run of step {self.name} must be longer than {fixed:g} s, the fixed phases")
+        factor = (length - fixed) / (self.length - fixed)
+        spans, start = [], 0.0
+        for phase in self.phases:
+            spans.append(Span(phase, start, phase.length if phase.fixed else phase.length * factor))
+            start = spans[-1].end
+        return tuple(spans)
+
+    def stretches(self, load: Load, length: float) -> list[tuple[float, float]]:
+        """Return the (seconds, requests per second) that a load consists of in a run of `length` seconds."""
+        spans = self.timeline(length)
+        return [(each.length, each.phase.rates.get(load.kind, load.rate)) for each in spans] or [
+            (length, load.rate)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ STYLE = """
   color-scheme: light dark;
   --page: #fbfbfa; --card: #ffffff; --text: #1d1f23; --soft: #5c626b; --line: #e2e4e8;
   --served: #0067a8; --refused: #d99a00; --failed: #8b4a9c; --gave_up: #c8480c; --health: #00805f;
-  --calls: #667085;
+  --calls: #667085; --line-0: #3f46a8; --line-1: #b0570b; --line-2: #4a5260;
   --in-refused: #241a00; --ok: #00704f; --bad: #b3261e;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #15171a; --card: #1d2024; --text: #e6e8eb; --soft: #a2a9b3; --line: #343940;
     --served: #5aaee6; --refused: #f0bf4c; --failed: #c99ad8; --gave_up: #ff8f5e; --health: #3ecf9f;
-    --calls: #98a2b3;
+    --calls: #98a2b3; --line-0: #9aa3ff; --line-1: #f2a35e; --line-2: #c3cad4;
     --in-refused: #241a00; --ok: #4fd1a1; --bad: #ff8a80;
   }
   text.in { fill: #10130f !important; }
@@ -60,6 +60,7 @@ figcaption { font-size: 0.92rem; margin-bottom: 6px; }
 .legend svg { width: 14px; height: 14px; vertical-align: -2px; margin-right: 5px; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 .legend svg { display: inline-block; }
+.legend svg.wide-sign { width: 34px; }
 text { font-size: 12.5px; fill: var(--soft); }
 text.name { fill: var(--text); font-weight: 600; }
 text.note { fill: var(--text); }
@@ -67,6 +68,10 @@ text.in { fill: #ffffff; font-size: 12px; }
 text.in.refused, text.in.half-open { fill: var(--in-refused); }
 .grid { stroke: var(--line); stroke-width: 1; fill: none; }
 .moment { stroke: var(--text); stroke-width: 1.2; stroke-dasharray: 4 4; fill: none; }
+.line { fill: none; stroke-width: 2.4; }
+.line-0 { stroke: var(--line-0); }
+.line-1 { stroke: var(--line-1); stroke-dasharray: 9 4; }
+.line-2 { stroke: var(--line-2); stroke-dasharray: 2 3; }
 .mark { fill: none; stroke-width: 1.6; }
 .mark.served { stroke: var(--served); stroke-width: 4.6; stroke-linecap: round; }
 .mark.refused { stroke: var(--refused); stroke-width: 4.6; stroke-linecap: square; }

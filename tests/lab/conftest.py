@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from resilient_mw.lab.load import due_times
 from resilient_mw.lab.records import Change, Record
 from resilient_mw.lab.results import DependencyLog, Settled, StepResult
 from resilient_mw.lab.step import Step
@@ -58,10 +59,9 @@ def made_up(step: Step, *, served: float = 1.0) -> StepResult:
     """Return a result of a step in which the first part of each load is served, and the rest is not."""
     records = []
     for load in step.loads:
-        total = round(load.rate * step.length)
-        for number in range(total):
-            due = number / load.rate
-            if number < served * total:
+        all_due = due_times(step.stretches(load, step.length))
+        for number, due in enumerate(all_due):
+            if number < served * len(all_due):
                 records.append(Record(load.kind, due, 0.001, 0.05, 200, None, None, False))
             elif number % 3 == 0:
                 records.append(Record(load.kind, due, 0.001, 0.004, 503, "2", "queue_full", False))

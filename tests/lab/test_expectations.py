@@ -17,6 +17,8 @@ from resilient_mw.lab.expectations import Expectation, OrderExpectation, Verdict
         ("checkout_p50", 10.0008, "10.0 s"),
         ("prices_after_load", 0.5, "0.5 s"),
         ("checkout_refused_p50", None, "none"),
+        ("checkout_served_share", 0.9912, "99.1 %"),
+        ("checkout_served_share", 1.0, "100.0 %"),
     ],
 )
 def test_a_figure_is_written_with_its_unit(name: str, value: float | None, text: str) -> None:
@@ -56,6 +58,16 @@ def test_what_was_not_measured_is_a_miss(figures: dict[str, float | None]) -> No
     verdict = refusals.judge(figures, 1)
     assert not verdict.passed
     assert verdict.seen == "none"
+
+
+def test_a_bound_may_be_a_multiple_of_another_figure() -> None:
+    after = Expectation("checkout_after_p99", "p99", "<=", 1.5, "-", of="checkout_before_p99")
+    assert after.judge({"checkout_after_p99": 0.3, "checkout_before_p99": 0.2}, 1).passed
+    verdict = after.judge({"checkout_after_p99": 0.31, "checkout_before_p99": 0.2}, 1 / 3)
+    assert not verdict.passed
+    assert verdict.expected == "\u2264 300 ms"
+    assert not after.judge({"checkout_after_p99": 0.3, "checkout_before_p99": None}, 1).passed
+    assert not after.judge({"checkout_after_p99": 0.3}, 1).passed
 
 
 def test_an_order_is_said_once_and_again_only_if_it_is_another() -> None:

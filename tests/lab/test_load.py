@@ -46,14 +46,29 @@ async def answering(
 
 async def play(port: int, load: Load, length: float) -> tuple[Crowd, list[Record]]:
     crowd = Crowd(port, time.monotonic() + 0.05, [], {load.kind: 0})
-    await asyncio.wait_for(crowd.arrive(load, length), 20)
+    await asyncio.wait_for(crowd.arrive(load, [(length, load.rate)]), 20)
     return crowd, crowd.records
 
 
 def test_requests_are_due_at_a_fixed_rate() -> None:
-    assert due_times(20, 15) == [number / 20 for number in range(300)]
-    assert due_times(5, 0.5) == [0.0, 0.2]
-    assert due_times(80, 5)[-1] < 5
+    assert due_times([(15, 20)]) == [number / 20 for number in range(300)]
+    assert due_times([(0.5, 5)]) == [0.0, 0.2]
+    assert due_times([(5, 80)])[-1] < 5
+
+
+def test_the_rate_changes_from_stretch_to_stretch() -> None:
+    assert due_times([(1, 2), (2, 0), (0.5, 4), (1, 1)]) == [0.0, 0.5, 3.0, 3.25, 3.5]
+
+
+async def test_users_of_a_later_stretch_come_later() -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, came, _):
+        crowd = Crowd(port, time.monotonic() + 0.05, [], {"checkout": 0})
+        await crowd.arrive(Load("checkout", "/", 1), [(0.1, 10), (0.4, 0), (0.1, 30)])
+        assert len(crowd.records) == 4
+        assert [round(record.due, 3) for record in sorted(crowd.records, key=lambda each: each.due)] == [
+            0.0, 0.5, 0.533, 0.567,
+        ]  # fmt: skip
+        assert min(came[1:]) - crowd.start >= 0.5
 
 
 async def test_requests_are_sent_when_due_whether_or_not_the_last_ones_have_finished() -> None:
@@ -78,7 +93,7 @@ async def test_users_give_up_counted_from_the_due_time_and_close_the_socket() ->
 async def test_latency_counts_from_the_due_time() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as (port, _, _):
         crowd = Crowd(port, time.monotonic() - 1.0, [], {"checkout": 0})  # the generator is a second behind
-        await crowd.arrive(Load("checkout", "/", 10), 0.1)
+        await crowd.arrive(Load("checkout", "/", 10), [(0.1, 10)])
         (record,) = crowd.records
         assert record.late >= 1.0
         assert record.latency > record.late
@@ -87,7 +102,7 @@ async def test_latency_counts_from_the_due_time() -> None:
 async def test_a_request_that_is_due_too_long_ago_is_given_up_at_once() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (port, _, _):
         crowd = Crowd(port, time.monotonic() - 1.0, [], {"checkout": 0})
-        await crowd.arrive(Load("checkout", "/", 10, give_up=0.5), 0.1)
+        await crowd.arrive(Load("checkout", "/", 10, give_up=0.5), [(0.1, 10)])
         assert crowd.records[0].gave_up
 
 

@@ -76,12 +76,20 @@ def test_figures_of_a_load() -> None:
     assert (counts["served_p50"], counts["served_p99"]) == (0.1, 0.3)
     assert (counts["refused_p50"], counts["refused_p99"]) == (0.002, 0.004)
     assert counts["late_p99"] == 0.2
+    assert (counts["served_share"], counts["refused_share"]) == (0.6, 0.2)
+
+
+def test_figures_of_a_phase_carry_its_name() -> None:
+    figures = load_figures("checkout", [record(0.1)], "10x")
+    assert figures["checkout_10x_sent"] == 1
+    assert {name.startswith("checkout_10x_") for name in figures} == {True}
 
 
 def test_a_load_without_requests_has_counts_and_no_times() -> None:
     figures = load_figures("checkout", [])
     assert figures["checkout_sent"] == 0
     assert figures["checkout_p50"] is None
+    assert figures["checkout_served_share"] is None
 
 
 def test_per_second() -> None:
