@@ -18,21 +18,22 @@ from resilient_mw.lab.report import render
 from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.runner import run_step
 from resilient_mw.lab.stacks import ASGI, WSGI, Stack
-from resilient_mw.lab.step import Step
+from resilient_mw.lab.step import Load, Step
 from resilient_mw.lab.steps import PLANNED, STEPS, select
 
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = """\
 Break a real service on purpose and show what the protections change. Starts real processes on 127.0.0.1: a
-price service, an application that calls it, and a load generator; takes about five minutes for all steps.
+price service, an application that calls it, and a load generator; takes about seven minutes for all steps.
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    steps = [f"  {step.name:<3} {step.title}" for step in STEPS]
-    steps += [f"  {step.name:<3} {step.title} (not in this release yet)" for step in PLANNED]
+    width = max(len(step.name) for step in (*STEPS, *PLANNED))
+    steps = [f"  {step.name:<{width}} {step.title}" for step in STEPS]
+    steps += [f"  {step.name:<{width}} {step.title} (not in this release yet)" for step in PLANNED]
     made = argparse.ArgumentParser(
         prog="resilient-mw lab",
         description=DESCRIPTION,
@@ -119,7 +120,9 @@ def run_steps(steps: Sequence[Step], stack: Stack, *, quick: bool, console: Cons
     results = []
     for step in steps:
         length = step.quick if quick else step.length
-        note = ", ".join(f"{load.rate:.0f} {load.kind}/s" for load in step.loads) + f" for {length:.0f} s"
+        note = (
+            ", ".join(f"{_rates(step, load)} {load.kind}/s" for load in step.loads) + f" for {length:.0f} s"
+        )
         if step.watch:
             note += f", then watched for {step.watch * length / step.length:.0f} s"
         console.step_begins(f"Step {step.name}: {step.title}", note)
@@ -127,6 +130,12 @@ def run_steps(steps: Sequence[Step], stack: Stack, *, quick: bool, console: Cons
         console.step_ends(result)
         results.append(result)
     return results
+
+
+def _rates(step: Step, load: Load) -> str:
+    """Return the rate of a load, or those of the phases one after the other."""
+    rates = [f"{rate:g}" for _, rate in step.stretches(load, step.length)]
+    return rates[0] if len(set(rates)) == 1 else ", ".join(rates)
 
 
 def write(results: Sequence[StepResult], stack: Stack, options: argparse.Namespace, console: Console) -> None:

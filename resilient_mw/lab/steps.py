@@ -5,9 +5,12 @@ A new step is a new value of `Step`.
 
 from __future__ import annotations
 
+import re
+
 from resilient_mw.lab.expectations import Expectation
 from resilient_mw.lab.step import CHECKOUT, HEALTH, TEN_WORKERS, App, Dependency, Load, PlannedStep, Step
 from resilient_mw.lab.steps_calls import CALL_STEPS
+from resilient_mw.lab.steps_load import LOAD_STEPS
 
 BUSY = Load("checkout", "/checkout", 80)
 IN_1_S = (("X-Request-Timeout-Ms", "1000"),)
@@ -159,18 +162,19 @@ STEPS = (
             Expectation("calls_late", "calls begun later than that", "<=", 0, "-"),
         ),
     ),
+    *LOAD_STEPS,
 )
 
 PLANNED = (
-    PlannedStep("priority", "Classes at up to ten times the capacity"),
-    PlannedStep("recovery", "15 s of overload, then normal load"),
+    PlannedStep("amplification", "Retries through five layers"),
+    PlannedStep("six-dependencies", "One of six dependencies slows from 120 ms to 8 s"),
 )
 
 
 def select(names: list[str]) -> tuple[Step, ...]:
     """Return the steps that these names mean, in the order of the table; all of them for no name.
 
-    `7` means every part of step 7.
+    `7` means every part of step 7, and `priority` every part of that one.
 
     Raises:
         ValueError: a name that is unknown, or planned for a later release.
@@ -179,7 +183,7 @@ def select(names: list[str]) -> tuple[Step, ...]:
     planned = [step.name for step in PLANNED]
     wanted: set[str] = set()
     for name in names:
-        matches = {each for each in known if each == name or (each[:-1] == name and each[-1].isalpha())}
+        matches = {each for each in known if name in (each, _whole(each))}
         if name in planned:
             raise ValueError(
                 f"step {name} is not in this release yet; the steps that can run: {', '.join(known)}"
@@ -188,3 +192,8 @@ def select(names: list[str]) -> tuple[Step, ...]:
             raise ValueError(f"there is no step {name!r}; the steps that can run: {', '.join(known)}")
         wanted |= matches
     return tuple(step for step in STEPS if not wanted or step.name in wanted)
+
+
+def _whole(name: str) -> str:
+    """Return what a step is a part of: `7` for `7b`, `priority` for `priority-a`."""
+    return re.sub(r"(?:(?<=\d)|-)[a-z]$", "", name)

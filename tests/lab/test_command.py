@@ -32,7 +32,7 @@ def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["lab", "--step", "recovery"], "step recovery is not in this release yet; the steps that can run: 0, 1, 2"),
+        (["lab", "--step", "amplification"], "step amplification is not in this release yet; the steps that can run: 0, 1, 2"),
         (["lab", "--step", "0", "9"], "there is no step '9'"),
         (["lab", "--step"], "expected at least one argument"),
         (["lab", "--fast"], "unrecognized arguments: --fast"),

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from resilient_mw.lab.charts import nice_ticks
+from resilient_mw.lab.charts_phases import served_per_second, table
+from resilient_mw.lab.records import Record
 from resilient_mw.lab.report import headline, render
 from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.step import PlannedStep
@@ -73,10 +75,12 @@ def test_it_is_well_formed(results: list[StepResult]) -> None:
     pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     for picture in pictures:
         ElementTree.fromstring(picture)
-    # one overview, and for each step latency, one for each load, and for each dependency its calls and its circuit
+    # one overview, and for each step latency, one for each load, and for each dependency its calls and its circuit;
+    # with phases and several loads besides health, who was served
     charts = [each for each in pictures if "aria-label" in each]
     assert len(charts) == 1 + sum(
-        1 + len(r.step.loads) + len(r.dependencies) + len(r.changes) for r in results
+        1 + len(r.step.loads) + len(r.dependencies) + len(r.changes) + bool(r.spans and len(r.step.loads) > 2)
+        for r in results
     )
     assert not re.search(r"\bnan\b|\binf\b", text)
 
@@ -118,6 +122,47 @@ def test_a_step_that_could_not_be_run_is_said() -> None:
 
 def test_the_headline_compares_the_pair_only_if_both_have_passed(results: list[StepResult]) -> None:
     assert "instead of" not in headline(results)
+
+
+def phased(results: list[StepResult]) -> StepResult:
+    (result,) = (each for each in results if each.step.name == "priority-a")
+    return result
+
+
+def test_phases_are_named_in_the_charts_and_have_a_row_each(results: list[StepResult]) -> None:
+    result = phased(results)
+    text = page([result])
+    assert text.count('<text class="note"') - text.count("last user arrives") == 4 * (
+        2 + len(result.step.loads)
+    )
+    for name, cell in (("1x", "125 of 125, 50&nbsp;ms"), ("10x", "0 of 250")):
+        (row,) = re.findall(rf"<tr><td>{name}, .*?</tr>", text)
+        assert f'<td class="n">{cell}</td>' in row
+
+
+def test_a_load_that_does_not_come_in_a_phase_is_said(results: list[StepResult]) -> None:
+    (result,) = (each for each in results if each.step.name == "priority-b")
+    drawn = table(result.figures(), ["normal"], result.spans)
+    assert drawn.count('<td class="n">none came</td>') == 1
+
+
+def test_what_was_served_is_drawn_second_by_second(results: list[StepResult]) -> None:
+    result = phased(results)
+    served = [Record("critical", due, 0.0, 0.1, 200, None, None, False) for due in (0.0, 0.5, 1.0, 3.9, 4.0)]
+    refused = [Record("critical", 2.5, 0.0, 0.1, 503, "1", "queue_full", False)]
+    drawn = ElementTree.fromstring(
+        served_per_second(
+            [*served, *refused], ["critical", "normal"], 4.0, result.spans[:1], "who was served"
+        )
+    )
+    assert [each.text for each in drawn.iter("title")] == [
+        "critical: 2, 1, 0, 1 served in each second",
+        "normal: 0, 0, 0, 0 served in each second",
+    ]
+    lines = [
+        each.get("class") for each in drawn.iter("path") if (each.get("class") or "").startswith("line ")
+    ]
+    assert lines == ["line line-0", "line line-1"]
 
 
 def test_a_short_run_says_so(good_day: StepResult) -> None:

@@ -236,7 +236,7 @@ def test_the_command_writes_what_it_saw_and_tells_it_by_its_status(
     (step,) = written["steps"]
     assert (written["passed"], written["stack"], step["figures"]["checkout_served"]) == (True, "wsgi", 20)
     assert len(step["requests"]) == 25
-    assert [each["step"] for each in written["not_in_this_release"]] == ["priority", "recovery"]
+    assert [each["step"] for each in written["not_in_this_release"]] == ["amplification", "six-dependencies"]
     assert "3 of 3 expectations met" in (tmp_path / "lab-report.html").read_text()
 
     chosen[:] = [bad]

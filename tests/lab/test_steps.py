@@ -9,30 +9,34 @@ from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.steps import PLANNED, STEPS, select
 from resilient_mw.lab.steps_calls import CALL_STEPS
 
+CHANGING = ["priority-a", "priority-b", "recovery-a", "recovery-b"]
+
 
 def names(wanted: list[str]) -> list[str]:
     return [step.name for step in select(wanted)]
 
 
 def test_all_steps_are_known_and_none_is_hidden() -> None:
-    assert [step.name for step in STEPS] == ["0", "1", "2", "3", "4", "5", "6", "7a", "7b", "8"]
-    assert [step.name for step in PLANNED] == ["priority", "recovery"]
+    assert [step.name for step in STEPS] == ["0", "1", "2", "3", "4", "5", "6", "7a", "7b", "8", *CHANGING]
+    assert [step.name for step in PLANNED] == ["amplification", "six-dependencies"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "got"),
     [
-        ([], ["0", "1", "2", "3", "4", "5", "6", "7a", "7b", "8"]),
+        ([], ["0", "1", "2", "3", "4", "5", "6", "7a", "7b", "8", *CHANGING]),
         (["0"], ["0"]),
         (["7"], ["7a", "7b"]),
         (["7b", "0", "0"], ["0", "7b"]),
+        (["priority"], ["priority-a", "priority-b"]),
+        (["recovery-b"], ["recovery-b"]),
     ],
 )
 def test_select(wanted: list[str], got: list[str]) -> None:
     assert names(wanted) == got
 
 
-@pytest.mark.parametrize("name", ["priority", "recovery"])
+@pytest.mark.parametrize("name", ["amplification", "six-dependencies"])
 def test_a_planned_step_is_refused_by_name(name: str) -> None:
     with pytest.raises(
         ValueError, match=f"step {name} is not in this release yet.*0, 1, 2, 3, 4, 5, 6, 7a, 7b, 8"
@@ -40,7 +44,7 @@ def test_a_planned_step_is_refused_by_name(name: str) -> None:
         select(["0", name])
 
 
-@pytest.mark.parametrize("name", ["9", "", "a", "7c", "-1", "0 "])
+@pytest.mark.parametrize("name", ["9", "", "a", "7c", "-1", "0 ", "prio", "priority-", ".*"])
 def test_an_unknown_step_is_refused_with_those_that_can_run(name: str) -> None:
     with pytest.raises(ValueError, match="there is no step .*0, 1, 2, 3, 4, 5, 6, 7a, 7b, 8"):
         select([name])
@@ -65,6 +69,11 @@ def test_steps_are_consistent() -> None:
         assert set(step.app.threads) == {"wsgi", "asgi"}
         assert len({load.kind for load in step.loads} | dependencies) == len(step.loads) + len(dependencies)
         assert 0 < step.quick <= step.length
+        assert sum(phase.length for phase in step.phases) == (step.length if step.phases else 0)
+        assert len({phase.name for phase in step.phases}) == len(step.phases)
+        kinds = {load.kind for load in step.loads}
+        assert all(set(phase.rates) <= kinds for phase in step.phases)
+        assert step.timeline(step.quick) or not step.phases  # a quick run is longer than the fixed phases
 
 
 def test_a_step_of_one_protection_turns_off_every_other_one() -> None:
