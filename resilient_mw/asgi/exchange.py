@@ -42,7 +42,6 @@ class HttpExchange(Supervised):
         "_cost",
         "_interrupted",
         "_last_message",
-        "_outer",
         "_receive",
         "_receiver",
         "_scope",
@@ -57,6 +56,7 @@ class HttpExchange(Supervised):
         "left",
         "service",
     )
+    _guard: Guard
 
     def __init__(  # noqa: PLR0917  made for every request: keywords would cost
         self,
@@ -92,6 +92,7 @@ class HttpExchange(Supervised):
         self.answer: asyncio.Task[None] | None = None
         self.failed = False
         self.service = service
+        self._guard = service.guard
         self.entry = entry
         self._cost = cost
         self._scope = scope
@@ -231,6 +232,8 @@ class HttpExchange(Supervised):
                 self.reason = CancelReason.DEADLINE
                 if not self.started:
                     self.on_expired()
+            if self._callbacks:
+                self.run_callbacks()
         return self.reason is not None
 
     def release(self) -> None:
@@ -249,10 +252,6 @@ class HttpExchange(Supervised):
         return self.service.guard.overload
 
     # -- two of ours ---------------------------------------------------------------------------------------------------
-
-    def guarded_by(self, guard: Guard) -> bool:
-        """Return whether this guard has admitted the request already, here or further out."""
-        return self.service.guard is guard or (self._outer is not None and self._outer.guarded_by(guard))
 
     def surrounds(self, task: asyncio.Task[Any] | None, scope: HTTPScope) -> bool:
         """Return whether a request that finds this one in its context runs inside it."""

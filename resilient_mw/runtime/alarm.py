@@ -2,7 +2,8 @@
 
 A thread cannot be interrupted, so somebody else has to act on its behalf: close a socket, have a driver send its own
 CANCEL. That is one daemon thread per process, started by the first callback and ended as soon as no request with
-callbacks is in flight. It runs the callbacks one after the other, so they have to be short.
+callbacks is in flight. When a deadline has come it leaves its place to another thread before it runs the callbacks: one
+that blocks holds up the other callbacks of its own request, and nobody else's.
 """
 
 from __future__ import annotations
@@ -10,132 +11,20 @@ from __future__ import annotations
 import math
 import os
 import threading
-import warnings
-from collections.abc import Awaitable, Sequence
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
-from resilient_mw.core.errors import ResilienceWarning
-from resilient_mw.core.ports import Clock
-from resilient_mw.runtime.context import CancelCallback, RequestContext
-from resilient_mw.runtime.measured import UNMEASURED, Measured
+from resilient_mw.runtime.hooks import Hook, run_hooks, warn
 
 if TYPE_CHECKING:
-    import asyncio
-    import concurrent.futures
+    from resilient_mw.runtime.shield import Shield
+    from resilient_mw.runtime.thread_context import ThreadContext
 
 CALLBACKS_WITHIN = 1.0
 """Seconds that running callbacks hold the end of their request, and with it the slot."""
-
-
-class Hook:
-    """One registered callback: runs once at most, in a copy of the context in which it was registered."""
-
-    __slots__ = ("_armed",)
-
-    def __init__(self, callback: CancelCallback) -> None:
-        self._armed = [(copy_context(), callback)]
-
-    def __call__(self, reason: CancelReason) -> Awaitable[object] | None:
-        """Run the callback, unless it ran or was disarmed before."""
-        try:
-            context, callback = self._armed.pop()  # atomic: of two threads one gets it
-        except IndexError:
-            return None
-        return context.run(callback, reason)
-
-    def disarm(self) -> None:
-        """Forget the callback: its work has ended by itself."""
-        self._armed.clear()
-
-
-class ThreadContext(RequestContext):
-    """The context of a request that threads work on (WSGI).
-
-    Callbacks run in the alarm's thread, in a copy of the context in which they were registered, when the deadline
-    comes, and in the server's thread when it tells that the caller has gone. They must be plain functions: nobody
-    awaits what they return.
-
-    Args:
-        deadline_at: instant; at most that of `outer`.
-        clock: the one clock.
-        owner: whoever guards this request, so that it is not guarded twice.
-        outer: the context of the request around it: another middleware, or a handler that calls an application.
-    """
-
-    __slots__ = ("ended", "firing", "held", "hooks", "outer", "owner")
-
-    def __init__(
-        self, deadline_at: float, clock: Clock, owner: object = None, outer: RequestContext | None = None
-    ) -> None:
-        # On the way of every request: the slots of RequestContext are set here, without a call.
-        self.deadline_at = deadline_at
-        self.reason = None
-        self.degraded = False
-        self._clock = clock
-        self._callbacks = None
-        self.owner = owner
-        self.outer = outer
-        self.hooks: list[Hook] | None = None
-        self.firing = False
-        self.ended = False
-        self.held: list[concurrent.futures.Future[Any] | asyncio.Future[Any]] | None = None
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the work no longer matters."""
-        return self.cancel_reason is not None
-
-    @property
-    def cancel_reason(self) -> CancelReason | None:
-        """Why the work no longer matters, for this request or the one around it; None while it does."""
-        if self.reason is None:
-            if self._clock.now() >= self.deadline_at:
-                return CancelReason.DEADLINE
-            if self.outer is not None:
-                return self.outer.cancel_reason
-        return self.reason
-
-    def on_cancel(self, callback: CancelCallback) -> None:
-        """Have `callback(reason)` called once if the work is cancelled; at once if it already is.
-
-        It is not called for work that ends by itself, nor once the request is over.
-        """
-        hook = Hook(callback)
-        reason = self.cancel_reason
-        if reason is not None and not self.ended:
-            run_hooks((hook,), reason)
-            return
-        ALARM.watch(self, hook)
-        if self.outer is not None:
-            self.outer.on_cancel(hook)
-
-    def hold(self, future: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
-        """Keep this request's slot taken until `future` is done, also when its response has ended before."""
-        if self.held is None:
-            self.held = []
-        self.held.append(future)
-
-    def measured(self) -> Measured:
-        """Return where the overload of this request's service is measured."""
-        return getattr(self.owner, "overload", UNMEASURED)
-
-    def guarded_by(self, guard: object) -> bool:
-        """Return whether this guard has admitted the request already, here or further out."""
-        return self.owner is guard or (self.outer is not None and guarded_by(self.outer, guard))
-
-    def cancel(self, reason: CancelReason) -> None:
-        """Latch why the work is over, if nothing else did before, and run the callbacks in this thread."""
-        if self.reason is None:
-            run_hooks(ALARM.latch(self, reason), reason)
-
-    def end(self) -> None:
-        """Forget the callbacks: the work has ended. Waits, within bounds, for those that run at this instant."""
-        if self.hooks is None and not self.firing:
-            self.ended = True
-        else:
-            ALARM.forget(self)
+NAME = "resilient_mw alarm"
+"""The name of its threads."""
 
 
 class Alarm:
@@ -148,6 +37,7 @@ class Alarm:
         """Start anew in a process that was forked: threads and locks of the parent mean nothing here."""
         self._changed = threading.Condition(threading.Lock())
         self._watched: set[ThreadContext] = set()
+        self._sections: dict[ThreadContext, list[Shield]] = {}
         self._thread: threading.Thread | None = None
 
     @property
@@ -161,7 +51,7 @@ class Alarm:
             if context.ended:
                 hook.disarm()
                 return
-            reason = context.reason
+            reason = None if self._shielded(context) else context.reason
             if reason is None:
                 if context.hooks is None:
                     context.hooks = []
@@ -174,19 +64,41 @@ class Alarm:
         if reason is not None:
             run_hooks((hook,), reason)
 
-    def latch(self, context: ThreadContext, reason: CancelReason) -> Sequence[Hook]:
-        """Note why a request is over and hand out its hooks, each only once."""
+    def cancel(self, context: ThreadContext, reason: CancelReason) -> None:
+        """Note why a request is over, and have its callbacks run: now, or when no shielded section of it is open."""
         with self._changed:
-            return self._latch(context, reason)
+            if context.reason is None:
+                context.reason = reason
+            if self._shielded(context):
+                return
+            hooks = self._take(context)
+            context.firing = context.firing or bool(hooks)
+        self._run_beside(context, hooks)
 
-    def forget(self, context: ThreadContext) -> None:
-        """Disarm the hooks of a request that has ended, and wait for those that run at this instant."""
+    def forget(self, context: ThreadContext, *, wait: bool = True) -> None:
+        """Disarm the hooks of a request that has ended, and wait for those that run at this instant.
+
+        Args:
+            context: of the request.
+            wait: whether to wait for sections that other threads have open, too, each for the time that it was promised:
+                the work has not stopped before. False: this is called once more.
+        """
         with self._changed:
+            while wait and self._shielded(context):
+                self._changed.wait(self._section_left(context))
             context.ended = True
-            for hook in context.hooks or ():
-                hook.disarm()
-            context.hooks = None
-            self._unwatch(context)
+            hooks = self._take(context)
+            if context.reason is None:
+                for hook in hooks:
+                    hook.disarm()
+                hooks = ()
+            if self._shielded(context):
+                context.hooks = list(hooks)
+                return
+            self._sections.pop(context, None)
+            context.firing = context.firing or bool(hooks)
+        self._run_beside(context, hooks)
+        with self._changed:
             self._changed.wait_for(lambda: not context.firing, timeout=CALLBACKS_WITHIN)
 
     def poke(self) -> None:
@@ -194,93 +106,106 @@ class Alarm:
         with self._changed:
             self._changed.notify_all()
 
-    def _latch(self, context: ThreadContext, reason: CancelReason) -> Sequence[Hook]:
-        if context.reason is None:
-            context.reason = reason
-        hooks, context.hooks = context.hooks, None
-        self._unwatch(context)
-        return hooks or ()
+    # -- shielded sections ---------------------------------------------------------------------------------------------
 
-    def _unwatch(self, context: ThreadContext) -> None:
+    def hold_back(self, context: ThreadContext, section: Shield) -> None:
+        """Run no callback of a request from now on, until the section is left or its time is over."""
+        with self._changed:
+            self._sections.setdefault(context, []).append(section)
+            if context.hooks is None:
+                context.hooks = []  # So that the end of the request comes by here.
+
+    def shielded(self, context: ThreadContext) -> bool:
+        """Return whether a section of the request is open."""
+        with self._changed:
+            return self._shielded(context)
+
+    def look_again(self, *, wait: bool) -> None:
+        """Look for what is due: a section has been left.
+
+        Args:
+            wait: False: do not wait for the lock, which this thread may hold. What is due then comes a little later.
+        """
+        if self._changed.acquire(blocking=wait):
+            self._changed.notify_all()
+            self._changed.release()
+
+    def _shielded(self, context: ThreadContext) -> bool:
+        now = context.clock.now()
+        return any(section.protects(now) for section in self._sections.get(context, ()))
+
+    def _section_left(self, context: ThreadContext) -> float:
+        """Return seconds until the time of every open section is over."""
+        ends = (section.until for section in self._sections.get(context, ()) if section.open)
+        return max(ends, default=-math.inf) - context.clock.now()
+
+    # -- the threads ---------------------------------------------------------------------------------------------------
+
+    def _due_in(self, context: ThreadContext) -> float:
+        """Return seconds until the callbacks of a request are to run; 0 or less: now."""
+        left = -math.inf if context.reason is not None else context.deadline_at - context.clock.now()
+        return max(left, self._section_left(context))
+
+    def _take(self, context: ThreadContext) -> Sequence[Hook]:
+        hooks, context.hooks = context.hooks, None
         self._watched.discard(context)
         if not self._watched:
             self._changed.notify_all()  # for the thread to end
+        return hooks or ()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="resilient_mw alarm", daemon=True)
+        thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self._thread = thread
         try:
             thread.start()
         except RuntimeError as error:  # no threads left, or the interpreter is about to end
             self._thread = None
-            _warn(
+            warn(
                 f"on_cancel callbacks will not run at the deadline, because their thread did not start: {error}"
             )
 
     def _run(self) -> None:
-        me = threading.current_thread()
-        try:
-            while (due := self._wait()) is not None:
-                context, hooks = due
-                try:
-                    run_hooks(hooks, CancelReason.DEADLINE)
-                finally:
-                    with self._changed:
-                        context.firing = False
-                        self._changed.notify_all()
-        finally:
-            with self._changed:
-                if self._thread is me:  # not if it gave its place up before, and another one has begun
-                    self._thread = None
+        due = self._wait()
+        if due is not None:
+            self._fire(*due)
 
     def _wait(self) -> tuple[ThreadContext, Sequence[Hook]] | None:
-        """Sleep until the next deadline has come; None when there is nothing left to watch."""
+        """Sleep until a request is due, and leave the place to another thread; None: there is nothing left to watch."""
         with self._changed:
             while self._watched:
                 seconds, context = min(
-                    ((each.deadline_at - each.clock.now(), each) for each in self._watched),
-                    key=lambda pair: pair[0],
+                    ((self._due_in(each), each) for each in self._watched), key=lambda pair: pair[0]
                 )
                 if seconds <= 0:
+                    if context.reason is None:
+                        context.reason = CancelReason.DEADLINE
                     context.firing = True
-                    return context, self._latch(context, CancelReason.DEADLINE)
+                    hooks = self._take(context)
+                    self._thread = None
+                    if self._watched:
+                        self._start()
+                    return context, hooks
                 self._changed.wait(None if seconds == math.inf else seconds)
             # Under the lock: whoever watches next starts a new thread.
             self._thread = None
             return None
 
-
-def guarded_by(context: RequestContext, guard: object) -> bool:
-    """Return whether a guard has admitted the request of a context, whichever middleware made it."""
-    known = getattr(context, "guarded_by", None)
-    return known is not None and bool(known(guard))
-
-
-def has_ended(context: RequestContext) -> bool:
-    """Return whether the request of a context is over, whichever middleware made it."""
-    return bool(getattr(context, "ended", False) or getattr(context, "done", False))
-
-
-def run_hooks(hooks: Sequence[Hook], reason: CancelReason) -> None:
-    """Run callbacks, each guarded: what one raises is logged and keeps no other from running."""
-    for hook in hooks:
+    def _run_beside(self, context: ThreadContext, hooks: Sequence[Hook]) -> None:
+        """Run hooks in a thread of their own: whoever ends the request waits for them, but not for ever."""
+        if not hooks:
+            return
         try:
-            result = hook(reason)
-            if result is not None and hasattr(result, "__await__"):
-                close = getattr(result, "close", None)
-                if close is not None:
-                    close()
-                _warn(
-                    "an on_cancel callback returned an awaitable, which nobody awaits here: use a plain function"
-                )
-        except Exception:  # a callback is a guest: whatever it raises stays with it
-            import logging  # only loaded when something is wrong
+            threading.Thread(target=self._fire, args=(context, hooks), name=NAME, daemon=True).start()
+        except RuntimeError:  # no threads left, or the interpreter is about to end
+            self._fire(context, hooks)
 
-            logging.getLogger("resilient_mw").exception("an on_cancel callback failed")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, ResilienceWarning, stacklevel=2)
+    def _fire(self, context: ThreadContext, hooks: Sequence[Hook]) -> None:
+        try:
+            run_hooks(hooks, context.reason or CancelReason.DEADLINE)
+        finally:
+            with self._changed:
+                context.firing = False
+                self._changed.notify_all()
 
 
 ALARM = Alarm()

@@ -21,7 +21,12 @@ from resilient_mw.runtime.measured import UNMEASURED, Measured
 if TYPE_CHECKING:
     import asyncio
     import concurrent.futures
-    from types import TracebackType
+
+    from resilient_mw.runtime.shield import Shield
+    from resilient_mw.runtime.within import Within
+
+LONGEST_SECTION = 60.0
+"""Seconds that a shielded section may ask for: it holds a slot for somebody who has gone."""
 
 CancelCallback = Callable[[CancelReason], Awaitable[object] | None]
 """Called once when the work is cancelled; what it returns is awaited under ASGI if it can be."""
@@ -51,7 +56,7 @@ class RequestContext:
     @property
     def deadline(self) -> Deadline:
         """The instant on the monotonic clock after which the answer is worthless."""
-        return Deadline(self.deadline_at)
+        return Deadline(self._ends_at())
 
     @property
     def overload(self) -> float:
@@ -74,18 +79,21 @@ class RequestContext:
     @property
     def cancelled(self) -> bool:
         """Whether the work no longer matters: it was cancelled, or its deadline has passed."""
-        return self.reason is not None or self._clock.now() >= self.deadline_at
+        return self.cancel_reason is not None
 
     @property
     def cancel_reason(self) -> CancelReason | None:
         """Why the work no longer matters; None while it does."""
-        if self.reason is None and self._clock.now() >= self.deadline_at:
+        if self.reason is None and self._clock.now() >= self._ends_at():
             return CancelReason.DEADLINE
         return self.reason
 
     def remaining(self) -> float:
-        """Return the budget that is left, in seconds: `math.inf` without a deadline, 0 when it has passed."""
-        return max(0.0, self.deadline_at - self._clock.now())
+        """Return the budget that is left, in seconds: `math.inf` without a deadline, 0 when it has passed.
+
+        Once the response is complete there is no answer left that could become worthless: `math.inf`.
+        """
+        return max(0.0, self._ends_at() - self._clock.now())
 
     def check(self) -> None:
         """Raise if the work no longer matters. Call it in loops of code that cannot be interrupted.
@@ -104,9 +112,9 @@ class RequestContext:
     def on_cancel(self, callback: CancelCallback) -> None:
         """Have `callback(reason)` called once if the work is cancelled; at once if it already is.
 
-        Under ASGI it runs in the event loop and may return an awaitable, which is awaited for a bounded time
-        before the slot is given on. Under WSGI it runs in a helper thread. It is not called for work that ends
-        by itself.
+        Under ASGI it runs in the event loop, or in a thread of its own if it was registered in a worker thread, and may
+        return an awaitable. Under WSGI it runs in a helper thread. The slot is given on when it has ended, or after one
+        second. What it raises is logged and counted. It is not called for work that ends by itself.
         """
         reason = self.cancel_reason
         if reason is not None:
@@ -133,110 +141,69 @@ class RequestContext:
             ValueError: `seconds` is no number, or negative.
             DeadlineExceeded: from `async with`, when the time of the scope was over.
         """
+        from resilient_mw.runtime.within import Within
+
         return Within(self, require_number("seconds", seconds))
+
+    def shield(self, seconds: float = 1.0) -> Shield:
+        """Return a section that must complete, a commit for one. It gets `seconds`, no more and no less.
+
+        Until it is left, or its time is over, the request's end does not reach it: nothing of the request is cancelled,
+        no `on_cancel` callback is called, and `check()` and `remaining()` inside know the section's own time only. The
+        caller gets his 504 on time nevertheless, and the slot stays taken. What was held back follows at once.
+
+        With `async with`, code that is inside when the time is over is cancelled. Other people's cancellations (the
+        server's, a task group's, your own `task.cancel()`) are not held back. Entering asks nothing: to begin nothing for
+        a request that is over, call `check()` before.
+
+        Args:
+            seconds: at most 60. Inside another section it ends with that one at the latest.
+
+        Raises:
+            ValueError: `seconds` is no number from 0 to 60.
+            DeadlineExceeded: from `async with`, when the time of the section was over.
+        """
+        from resilient_mw.runtime.shield import Shield
+
+        return Shield(self, require_number("seconds", seconds, high=LONGEST_SECTION))
 
     def take_callbacks(self) -> list[CancelCallback]:
         """Hand out the registered callbacks, each only once. For the code that cancels."""
         callbacks, self._callbacks = self._callbacks, None
         return callbacks or []
 
+    # -- what scopes inside need to know -------------------------------------------------------------------------------
 
-class NestedContext(RequestContext):
-    """The context inside `within()`: its own deadline, and whatever ends the request around it."""
+    def _ends_at(self) -> float:
+        """Return the instant at which the work becomes worthless, as things are now."""
+        return self.deadline_at
 
-    __slots__ = ("_outer",)
+    def _interrupted_at(self) -> float:
+        """Return the instant at which somebody cancels the running code; inf: nobody will."""
+        return FOREVER
 
-    def __init__(self, outer: RequestContext, deadline_at: float, clock: Clock) -> None:
-        super().__init__(min(deadline_at, outer.deadline_at), clock)
-        self._outer = outer
+    def _section_until(self) -> float:
+        """Return when the time of the shielded section around is over; inf: there is none."""
+        return FOREVER
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether the work no longer matters."""
-        return self.cancel_reason is not None
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the event loop in which the request is cancelled, if it is in one."""
+        return None
 
-    @property
-    def cancel_reason(self) -> CancelReason | None:
-        """Why the work no longer matters: the request's reason goes before this scope's own deadline."""
-        return self._outer.cancel_reason or super().cancel_reason
+    def _hold_back(self, section: Shield) -> None:
+        """Hold our own cancellations back from now on."""
 
-    def measured(self) -> Measured:
-        """Return where the overload of the request's service is measured."""
-        return self._outer.measured()
+    def _hand_over(self, section: Shield) -> bool:  # noqa: ARG002  contexts that hold something back ask
+        """Let happen what this section has held back; return whether that cancels the code inside."""
+        return False
 
-    def mark_degraded(self) -> None:
-        """Have the answer of the request marked as a cheaper one."""
-        self._outer.mark_degraded()
+    def _section_left(self, section: Shield, *, collected: bool) -> None:
+        """Take note that the work of a section has ended.
 
-    def on_cancel(self, callback: CancelCallback) -> None:
-        """Have `callback(reason)` called once if the request is cancelled. The end of the scope alone does not call it."""
-        self._outer.on_cancel(callback)
-
-    def hold(self, future: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
-        """Keep the request's slot taken until `future` is done."""
-        self._outer.hold(future)
-
-    def guarded_by(self, guard: object) -> bool:
-        """Return whether this guard has admitted the request around the scope."""
-        known = getattr(self._outer, "guarded_by", None)
-        return known is not None and bool(known(guard))
-
-
-class Within:
-    """A scope with a smaller deadline, made by `RequestContext.within()`. Use it once."""
-
-    __slots__ = ("_outer", "_seconds", "_timeout", "_token")
-
-    def __init__(self, outer: RequestContext, seconds: float) -> None:
-        self._outer = outer
-        self._seconds = seconds
-        self._token: Token[RequestContext] | None = None
-        self._timeout: asyncio.Timeout | None = None
-
-    def __enter__(self) -> RequestContext:
-        """Enter for code that is not interrupted."""
-        if self._token is not None:
-            raise RuntimeError("a within() scope can be entered once; call within() again")
-        clock = self._outer.clock
-        context = NestedContext(self._outer, clock.now() + self._seconds, clock)
-        self._token = CURRENT.set(context)
-        return context
-
-    def __exit__(self, *_: object) -> None:
-        """Make the outer context current again."""
-        if self._token is not None:
-            reset(self._token)
-
-    async def __aenter__(self) -> RequestContext:
-        """Enter for code that is cancelled when the time is over."""
-        import asyncio
-
-        context = self.__enter__()
-        try:
-            # The loop's clock is another clock: only the duration is handed over. Where the request ends first, its
-            # own deadline is watched already.
-            remaining = context.remaining()
-            self._timeout = asyncio.timeout(
-                remaining if context.deadline_at < self._outer.deadline_at else None
-            )
-            await self._timeout.__aenter__()
-        except BaseException:
-            self.__exit__()
-            raise
-        return context
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave; a cancellation that was ours becomes `DeadlineExceeded`, every other one passes."""
-        self.__exit__()
-        if self._timeout is None:
-            return
-        try:
-            await self._timeout.__aexit__(kind, error, traceback)
-        except TimeoutError as timed_out:
-            # asyncio raises this only if the cancellation was its own: foreign TimeoutErrors do not come this way.
-            raise DeadlineExceeded(f"not finished within {self._seconds:g} s") from timed_out.__cause__
+        Args:
+            section: the section.
+            collected: whether the garbage collector may be who says so. Then no lock may be waited for.
+        """
 
 
 class _NoRequest(RequestContext):

@@ -15,7 +15,7 @@ class Listeners:
     """Hands events to the policy's listeners, and keeps count of what went wrong in our own code.
 
     Attributes:
-        errors: failures so far, of listeners and of guards that let a request pass.
+        errors: failures so far: of listeners and other functions of the user's, and of guards that let a request pass.
     """
 
     def __init__(self, listeners: Sequence[Callable[[Event], None]], clock: Clock) -> None:
@@ -42,7 +42,11 @@ class Listeners:
         if self._listeners:
             self.emit(GuardFailed(where, error))
 
-    def _count(self, where: str, error: Exception) -> None:
+    def guest_failed(self, where: str, error: BaseException) -> None:
+        """Count a failure of a function of the user's that we have called, and log it at most once a minute."""
+        self._count(where, error)
+
+    def _count(self, where: str, error: BaseException) -> None:
         self.errors += 1
         now = self._clock.now()
         if now - self._logged.get(where, -LOG_EVERY) >= LOG_EVERY:

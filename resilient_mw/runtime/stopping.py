@@ -43,6 +43,11 @@ class Stoppable(Protocol):
         """Whether something still holds the slot."""
         ...
 
+    @property
+    def shielded(self) -> bool:
+        """Whether a section is open that must complete."""
+        ...
+
     def keep(self, key: object) -> None:
         """Hold the slot on behalf of `key`."""
         ...
@@ -96,11 +101,15 @@ class Stop:
         """Take the first step."""
         self._step()
 
+    def go_on(self) -> None:
+        """Take the next step: a section that held it back has been left."""
+        self._step_soon()
+
     def _step(self) -> None:
         """Look at what the request waits for now, and cancel what was not asked before."""
         self._waiting = False
         record = self._record
-        if record.done or self._pause is not None:
+        if record.done or self._pause is not None or record.shielded:
             return
         self._check_later()
         found = self._look()
@@ -234,15 +243,16 @@ class Stop:
         record = self._record
         if record.done and not record.held:
             return
+        shielded = record.shielded  # a section in the clean-up: its time is its own
         self._age += 1
-        self._patience -= 1
+        self._patience -= not shielded
         if self._age == LATE_SLICES:
             record.late()
         if record.done:
             if self._age < LATE_SLICES:
                 self._check_later()
         elif not self._nudged:
-            if self._patience > 0 or self._pause is not None:
+            if self._patience > 0 or self._pause is not None or shielded:
                 self._check_later()
             else:
                 self._nudge()

@@ -19,7 +19,6 @@ from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.overload import LoopWatch, Overload
-from resilient_mw.runtime.stopping import Stop
 from resilient_mw.runtime.supervised import Supervised, guarded, retrieve
 
 __all__ = ["Supervised", "Supervisor"]
@@ -105,9 +104,7 @@ class Supervisor:
         record.reason = reason
         if reason in ANSWERED and not record.started:
             guarded(self._loop, "on_expired", record.on_expired)
-        record.run_callbacks()
-        record._stop = Stop(record, self._loop)
-        record._stop.begin()
+        record.deliver()
 
     def fire_soon(self, record: Supervised, reason: CancelReason) -> None:
         """End a request at the next turn of the loop. For `receive()`, `send()` and other code of a request."""

@@ -1,23 +1,28 @@
 """One running request: what it is to the code that runs for it, and what holds its slot."""
 
+# The contexts of one request are one subject in several files: private names keep the face of the user's object small.
+# ruff: noqa: SLF001
+
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import Context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resilient_mw.core.deadline import FOREVER
 from resilient_mw.core.ports import Clock
+from resilient_mw.runtime import callbacks
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import CURRENT, CancelCallback, RequestContext
+from resilient_mw.runtime.shield import Shield
 from resilient_mw.runtime.stopping import Stop
-from resilient_mw.runtime.thread_work import call_in_loop
+from resilient_mw.runtime.thread_work import call_in_loop, in_thread_of
 
-CALLBACK_WITHIN = 1.0
-"""Seconds that an awaitable returned by an `on_cancel` callback holds the slot."""
+if TYPE_CHECKING:
+    from resilient_mw.runtime.guard import Guard
 
 _lock = threading.Lock()  # for what worker threads change: holds and cancel callbacks
 
@@ -37,9 +42,11 @@ class Supervised(RequestContext):
     """
 
     __slots__ = (
-        "_held", "_release", "_stop", "_timed", "_watched", "base", "complete", "done", "started", "started_at",
-        "task",
+        "_guard", "_held", "_outer", "_release", "_stop", "_timed", "_watched", "base", "complete", "done", "started",
+        "started_at", "task",
     )  # fmt: skip
+    _guard: Guard | None
+    _outer: Supervised | None
 
     def __init__(
         self,
@@ -65,6 +72,8 @@ class Supervised(RequestContext):
         self._stop: Stop | None = None
         self._held: set[object] | None = None
         self._release: Callable[[], object] | None = None
+        self._guard = None
+        self._outer = None
 
     def on_expired(self) -> None:
         """Create the task that sends the 504 or 413 (hook). Called once, when it is over, if no response has started."""
@@ -125,9 +134,13 @@ class Supervised(RequestContext):
     def on_cancel(self, callback: CancelCallback) -> None:
         """Have `callback(reason)` called once if the work is cancelled; soon if it already is.
 
-        It runs in the event loop, with this request as `current()`. An awaitable that it returns gets one second,
-        during which the slot stays taken. May be called from any thread.
+        It runs with this request as `current()`: in the event loop, or, if it was registered in a worker thread and is no
+        coroutine function, in a thread of its own, so that it may block. It gets one second, an awaitable that it returns
+        included, during which the slot stays taken; then an awaitable is cancelled, and a thread is left alone. A plain
+        function in the event loop cannot be interrupted: when it blocks, it blocks the loop. May be called from any thread.
         """
+        if not in_thread_of(self.task.get_loop()):
+            callback = callbacks.for_thread(callback)
         with _lock:
             if self._callbacks is None:
                 self._callbacks = []
@@ -136,41 +149,96 @@ class Supervised(RequestContext):
             call_in_loop(self.task.get_loop(), self.run_callbacks)
 
     def run_callbacks(self) -> None:
-        """Call what was registered by `on_cancel`, each only once. In a callback of the event loop."""
+        """Call what was registered by `on_cancel`, each only once; not while a shielded section is open. In the loop."""
+        if self.shielded or self.reason is None:
+            return
         with _lock:
-            callbacks = self.take_callbacks()
+            registered = self.take_callbacks()
         loop = self.task.get_loop()
-        for callback in callbacks:
+        for callback in registered:
             context = Context()
             context.run(CURRENT.set, self)
-            answer = guarded(loop, "on_cancel callback", context.run, callback, self.reason)
-            if isinstance(answer, Awaitable):
-                task = loop.create_task(_bounded(answer), context=context)
+            answer = callbacks.call(loop, context, callback, self.reason, self._callback_failed)
+            if answer is not None:
+                task = loop.create_task(callbacks.bounded(answer, self._callback_failed), context=context)
                 self.keep(task)
                 task.add_done_callback(self.let_go, context=Context())
+
+    def _callback_failed(self, what: str, error: BaseException) -> None:
+        """Count and log what became of a callback; where there is no guard that counts, tell the loop."""
+        if self._guard is not None:
+            self._guard.listeners.guest_failed("on_cancel callback", error)
+        else:
+            self.task.get_loop().call_exception_handler({"message": what, "exception": error})
+
+    # -- the end, and the sections that hold it back ------------------------------------------------------------------
+
+    @property
+    def shielded(self) -> bool:
+        """Whether a section is open that must complete: nothing is cancelled meanwhile."""
+        if not self._held:
+            return False
+        with _lock:
+            return any(isinstance(key, Shield) and key.open for key in self._held)
+
+    def deliver(self) -> None:
+        """Call the callbacks of a request that is over, and stop its work. In a callback of the loop.
+
+        Does nothing while a shielded section is open: called again when it is left, it goes on.
+        """
+        if self.reason is None or self.shielded:
+            return
+        self.run_callbacks()
+        if self._stop is not None:
+            self._stop.go_on()
+        elif not self.done:
+            self._stop = Stop(self, self.task.get_loop())
+            self._stop.begin()
+
+    def guarded_by(self, guard: Guard) -> bool:
+        """Return whether this guard has admitted the request already, here or further out."""
+        return self._guard is guard or (self._outer is not None and self._outer.guarded_by(guard))
+
+    def _ends_at(self) -> float:
+        # Nothing that goes on after the response is told that it is worthless now.
+        return FOREVER if self.reason is None and (self.complete or self.done) else self.deadline_at
+
+    def _interrupted_at(self) -> float:
+        return self._ends_at()
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self.task.get_loop()
+
+    def _hold_back(self, section: Shield) -> None:
+        self.keep(section)
+        if self._outer is not None:
+            self._outer._hold_back(section)
+
+    def _hand_over(self, section: Shield) -> bool:
+        begins = False
+        if self.reason is not None:
+            begins = self._stop is None and not self.done and not self.shielded
+            # Never within the handler's own step.
+            call_in_loop(self.task.get_loop(), self.deliver)
+        further = self._outer is not None and self._outer._hand_over(section)
+        return begins or further
+
+    def _section_left(self, section: Shield, *, collected: bool) -> None:
+        loop = self.task.get_loop()
+        if self.reason is None and not collected and in_thread_of(loop):
+            self.let_go(section)
+        else:
+            call_in_loop(
+                loop, self.let_go, section
+            )  # After `deliver`, so that callbacks come before the slot.
+        if self._outer is not None:
+            self._outer._section_left(section, collected=collected)
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
     """Look at how a future ended, so that nobody complains that nobody did."""
     if not future.cancelled():
         future.exception()
-
-
-async def _bounded(awaitable: Awaitable[object]) -> None:
-    """Await what a cancel callback returned, for one second at most."""
-    loop = asyncio.get_running_loop()
-    work = asyncio.ensure_future(awaitable)
-    done, _ = await asyncio.wait((work,), timeout=CALLBACK_WITHIN)
-    if not done:
-        work.add_done_callback(retrieve)
-        work.cancel()
-        loop.call_exception_handler(
-            {"message": "An on_cancel callback took longer than one second", "future": work}
-        )
-    elif not work.cancelled() and work.exception() is not None:
-        loop.call_exception_handler(
-            {"message": "An on_cancel callback failed", "exception": work.exception(), "future": work}
-        )
 
 
 def guarded(loop: asyncio.AbstractEventLoop, what: str, call: Callable[..., object], *args: object) -> object:

@@ -85,3 +85,19 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object
     except RuntimeError:
         if not loop.is_closed():
             raise
+
+
+def run_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> object:
+    """Call `callback()` now if this is the loop's thread, else have it called there soon, and return None."""
+    if in_thread_of(loop):
+        return callback()
+    call_in_loop(loop, callback)
+    return None
+
+
+def in_thread_of(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether this code runs in the loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -164,8 +164,7 @@ class Body:
     def _complete(self) -> None:
         self._iterator = None
         self._run.complete = True
-        if self._run.context.hooks is not None:
-            self._run.context.end()  # nothing is left that could be cancelled
+        self._run.context.complete()
 
 
 class SingleBody(Body):

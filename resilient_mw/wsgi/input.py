@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import BodyTooLarge
-from resilient_mw.runtime.alarm import ThreadContext
+from resilient_mw.runtime.thread_context import ThreadContext
 
 if TYPE_CHECKING:
     from wsgiref.types import InputStream

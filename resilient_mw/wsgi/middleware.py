@@ -15,10 +15,10 @@ from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.runtime import switch
-from resilient_mw.runtime.alarm import ThreadContext, guarded_by, has_ended
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.protection import Protection
+from resilient_mw.runtime.thread_context import ThreadContext, guarded_by, has_ended
 from resilient_mw.runtime.thread_gate import wait_in_thread
 from resilient_mw.wsgi.answers import environ_key, prepare_answers, prepare_stopped
 from resilient_mw.wsgi.body import open_body

@@ -19,9 +19,9 @@ from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import BodyTooLarge, DeadlineExceeded, ResilienceError
 from resilient_mw.core.headers.deadlines import format_timeout_ms
 from resilient_mw.core.problem import RefusalFigures
-from resilient_mw.runtime.alarm import ThreadContext
 from resilient_mw.runtime.degrade import DEGRADED_HEADER
 from resilient_mw.runtime.guard import Guard
+from resilient_mw.runtime.thread_context import ThreadContext
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse

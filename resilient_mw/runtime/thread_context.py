@@ -1,0 +1,148 @@
+"""The context of a request that threads work on."""
+# The contexts of one request are one subject in several files: private names keep the face of the user's object small.
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.deadline import FOREVER
+from resilient_mw.core.ports import Clock
+from resilient_mw.runtime.alarm import ALARM
+from resilient_mw.runtime.context import CancelCallback, RequestContext
+from resilient_mw.runtime.hooks import Hook, run_hooks
+from resilient_mw.runtime.measured import UNMEASURED, Measured
+
+if TYPE_CHECKING:
+    import asyncio
+    import concurrent.futures
+
+    from resilient_mw.runtime.shield import Shield
+
+
+class ThreadContext(RequestContext):
+    """The context of a request that threads work on (WSGI).
+
+    Callbacks run in a helper thread, in a copy of the context in which they were registered, when the deadline comes or
+    the server tells that the caller has gone. They must be plain functions: nobody awaits what they return.
+
+    Args:
+        deadline_at: instant; at most that of `outer`.
+        clock: the one clock.
+        owner: whoever guards this request, so that it is not guarded twice.
+        outer: the context of the request around it: another middleware, or a handler that calls an application.
+    """
+
+    __slots__ = ("ended", "firing", "held", "hooks", "outer", "owner")
+
+    def __init__(
+        self, deadline_at: float, clock: Clock, owner: object = None, outer: RequestContext | None = None
+    ) -> None:
+        # On the way of every request: the slots of RequestContext are set here, without a call.
+        self.deadline_at = deadline_at
+        self.reason = None
+        self.degraded = False
+        self._clock = clock
+        self._callbacks = None
+        self.owner = owner
+        self.outer = outer
+        self.hooks: list[Hook] | None = None
+        self.firing = False
+        self.ended = False
+        self.held: list[concurrent.futures.Future[Any] | asyncio.Future[Any]] | None = None
+
+    @property
+    def cancel_reason(self) -> CancelReason | None:
+        """Why the work no longer matters, for this request or the one around it; None while it does."""
+        reason = super().cancel_reason
+        if reason is None and self.outer is not None:
+            return self.outer.cancel_reason
+        return reason
+
+    def on_cancel(self, callback: CancelCallback) -> None:
+        """Have `callback(reason)` called once if the work is cancelled; at once, here, if it already is.
+
+        It is not called for work that ends by itself, nor once the request is over; while a shielded section is open, it is
+        called afterwards.
+        """
+        hook = Hook(callback, self._callback_failed)
+        reason = self.cancel_reason
+        if reason is not None and not self.ended and not ALARM.shielded(self):
+            run_hooks((hook,), reason)
+            return
+        ALARM.watch(self, hook)
+        if self.outer is not None:
+            self.outer.on_cancel(hook)
+
+    def hold(self, future: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
+        """Keep this request's slot taken until `future` is done, also when its response has ended before."""
+        if self.held is None:
+            self.held = []
+        self.held.append(future)
+
+    def measured(self) -> Measured:
+        """Return where the overload of this request's service is measured."""
+        return getattr(self.owner, "overload", UNMEASURED)
+
+    def guarded_by(self, guard: object) -> bool:
+        """Return whether this guard has admitted the request already, here or further out."""
+        return self.owner is guard or (self.outer is not None and guarded_by(self.outer, guard))
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Latch why the work is over, if nothing else did before, and have the callbacks run."""
+        if self.reason is None:
+            ALARM.cancel(self, reason)
+
+    def complete(self) -> None:
+        """Forget the callbacks: the response is complete, and nothing is left that could be cancelled."""
+        if self.hooks is None and not self.firing:
+            self.ended = True
+        else:
+            ALARM.forget(self, wait=False)
+
+    def end(self) -> None:
+        """Forget the callbacks: the work has ended. Waits, within bounds, for those that run at this instant."""
+        if self.hooks is None and not self.firing:
+            self.ended = True
+        else:
+            ALARM.forget(self)
+
+    def _callback_failed(self, error: Exception) -> None:
+        listeners = getattr(self.owner, "listeners", None)
+        if listeners is not None:
+            listeners.guest_failed("on_cancel callback", error)
+
+    def _ends_at(self) -> float:
+        # Nothing that goes on after the response is told that it is worthless now.
+        return FOREVER if self.ended and self.reason is None else self.deadline_at
+
+    def _section_until(self) -> float:
+        return FOREVER if self.outer is None else self.outer._section_until()
+
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        return None if self.outer is None else self.outer._loop()
+
+    def _hold_back(self, section: Shield) -> None:
+        ALARM.hold_back(self, section)
+        if self.outer is not None:
+            self.outer._hold_back(section)
+
+    def _hand_over(self, section: Shield) -> bool:
+        return self.outer is not None and self.outer._hand_over(section)
+
+    def _section_left(self, section: Shield, *, collected: bool) -> None:
+        ALARM.look_again(wait=not collected)
+        if self.outer is not None:
+            self.outer._section_left(section, collected=collected)
+
+
+def guarded_by(context: RequestContext, guard: object) -> bool:
+    """Return whether a guard has admitted the request of a context, whichever middleware made it."""
+    known = getattr(context, "guarded_by", None)
+    return known is not None and bool(known(guard))
+
+
+def has_ended(context: RequestContext) -> bool:
+    """Return whether the request of a context is over, whichever middleware made it."""
+    return bool(getattr(context, "ended", False) or getattr(context, "done", False))
