@@ -143,7 +143,7 @@ OVERLOAD_FAULTS = (
     Fault("variant_with_other_parameters_accepted", DEGRADE, "if list(wanted) != list(taken):", "if False:", (
         VARIANTS + "a_variant_that_does_not_fit_is_an_error_at_once",
     )),
-    Fault("mark_lost_in_a_nested_scope", CONTEXT, "self._outer.mark_degraded()", "self.degraded = True", (
+    Fault("mark_lost_in_a_nested_scope", "resilient_mw/runtime/within.py", "self._outer.mark_degraded()", "self.degraded = True", (
         VARIANTS + "a_nested_scope_sees_the_overload_of_its_request_and_marks_its_answer",
     )),
     Fault("everybody_outside_a_request_degraded", CONTEXT,

@@ -28,11 +28,14 @@ from fault_table import FAULTS as DECISION_FAULTS
 from fault_table import Fault
 from fault_table_asgi import ASGI_FAULTS
 from fault_table_calls import CALLS_FAULTS
+from fault_table_context import CONTEXT_FAULTS
 from fault_table_edge import EDGE_FAULTS
 from fault_table_overload import OVERLOAD_FAULTS
 from fault_table_refusals import REFUSAL_FAULTS
 
-FAULTS = (*DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS, *EDGE_FAULTS, *OVERLOAD_FAULTS, *REFUSAL_FAULTS)
+FAULTS = (
+    *DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS, *EDGE_FAULTS, *OVERLOAD_FAULTS, *REFUSAL_FAULTS, *CONTEXT_FAULTS,
+)  # fmt: skip
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("resilient_mw", "integrations", "tests", "pyproject.toml")

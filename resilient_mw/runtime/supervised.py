@@ -176,10 +176,8 @@ class Supervised(RequestContext):
     @property
     def shielded(self) -> bool:
         """Whether a section is open that must complete: nothing is cancelled meanwhile."""
-        if not self._held:
-            return False
-        with _lock:
-            return any(isinstance(key, Shield) and key.open for key in self._held)
+        # No lock: the garbage collector may ask. The copy is made in one step.
+        return bool(self._held) and any(isinstance(key, Shield) and key.open for key in tuple(self._held))
 
     def deliver(self) -> None:
         """Call the callbacks of a request that is over, and stop its work. In a callback of the loop.

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from resilient_mw import CancelReason, DeadlineExceeded, RequestCancelled, current
+from resilient_mw.runtime import supervised
 from resilient_mw.runtime.context import NO_REQUEST, RequestContext
 from resilient_mw.runtime.shield import Shield
 from tests.runtime.small_shell import (
@@ -394,6 +395,56 @@ async def test_a_clean_up_that_hangs_in_its_section_is_cancelled_when_its_time_i
     assert 0.5 <= outcome.released_at < 0.8
 
 
+async def test_a_section_of_a_clean_up_whose_sibling_ends_meanwhile() -> None:
+    """The end of one task has the next step taken, which must not cancel what the section has begun."""
+    log = []
+
+    async def part() -> None:
+        await asyncio.sleep(0.1)
+        log.append("rolled back")
+
+    async def cleans_up() -> None:
+        try:
+            await anyio.sleep(5)
+        except asyncio.CancelledError:
+            with current().shield(2.0):
+                await asyncio.create_task(part())
+            raise
+
+    async def ends_later() -> None:
+        try:
+            await anyio.sleep(5)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+            raise
+
+    async def handler() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(cleans_up)
+            group.start_soon(ends_later)
+
+    async with nothing_left():
+        expired(await run(plain(handler)))
+    assert log == ["rolled back"]
+
+
+async def test_a_clean_up_has_its_patience_after_its_section_too() -> None:
+    log = []
+
+    async def handler() -> None:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            async with current().shield(2.0):
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(0.1)  # without the section it has 250 ms
+            log.append("clean")
+            raise
+
+    expired(await run(plain(handler)))
+    assert log == ["clean"]
+
+
 # -- what others do ----------------------------------------------------------------------------------------------------
 
 
@@ -695,6 +746,39 @@ async def test_a_forgotten_section_is_closed_by_the_collector_and_gives_the_slot
     assert outcome.status == 200
     assert outcome.released_at is not None
     assert outcome.released_at < 1.0
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_the_collector_waits_for_no_lock(monkeypatch: pytest.MonkeyPatch, over: bool) -> None:
+    """It may end a forgotten section while this very thread holds the lock."""
+    taken: list[str] = []
+
+    class Watched:
+        def __enter__(self) -> None:
+            taken.append("taken")
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def generator() -> Any:
+        with current().shield(30.0):
+            yield
+
+    async def handler() -> None:
+        forgotten = generator()
+        next(forgotten)
+        if over:
+            await asyncio.sleep(0.15)
+        with monkeypatch.context() as patched:
+            patched.setattr(supervised, "_lock", Watched())
+            del forgotten
+        if over:
+            await asyncio.sleep(5)
+
+    outcome = await run(plain(handler), deadline=0.1 if over else 5.0)
+    assert (outcome.status, outcome.raised) == (504 if over else 200, None)
+    assert taken == []
+    assert outcome.releases == 1
 
 
 async def test_sections_at_random_instants_always_complete_and_leave_no_trace() -> None:
