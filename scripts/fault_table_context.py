@@ -42,9 +42,7 @@ CONTEXT_FAULTS = (
         IN_SHIELD + "a_section_that_takes_longer_than_its_time_is_cancelled_then_and_once",
     )),
     Fault("shield_cancels_a_second_time", SHIELD, "        if not self._end_hold():\n", "        if self._end_hold() is not None:\n", (
-        IN_SHIELD + "a_section_that_takes_longer_than_its_time_is_cancelled_then_and_once",
-        IN_SHIELD + "sections_at_random_instants_always_complete_and_leave_no_trace",
-        IN_SHIELD + "a_scope_around_a_section_ends_it_when_its_time_is_over",
+        IN_SHIELD + "what_a_section_waits_for_is_cancelled_once_when_its_time_is_over",
     )),
     Fault("shield_of_work_that_nobody_awaits_has_no_end", SHIELD,
         "            self._timer = self._loop.call_later(AGAIN_AFTER, self._interrupt, context=Context())", "            pass", (
@@ -80,10 +78,8 @@ CONTEXT_FAULTS = (
     Fault("shield_of_a_clean_up_is_stepped_on", STOPPING, " or record.shielded:\n            return\n        self._check_later()", ":\n            return\n        self._check_later()", (
         IN_SHIELD + "a_section_of_a_clean_up_whose_sibling_ends_meanwhile",
     )),
-    Fault("shield_of_a_clean_up_is_nudged", STOPPING, " or self._pause is not None or shielded:", " or self._pause is not None:", (
+    Fault("shield_uses_up_patience", STOPPING, "        self._patience -= not record.shielded", "        self._patience -= 1", (
         IN_SHIELD + "a_clean_up_after_the_cancel_can_have_its_own_section_and_no_nudge_disturbs_it",
-    )),
-    Fault("shield_uses_up_patience", STOPPING, "        self._patience -= not shielded\n", "        self._patience -= 1\n", (
         IN_SHIELD + "a_clean_up_has_its_patience_after_its_section_too",
     )),
     Fault("within_ends_a_section", WITHIN, "            self.timer.hold()\n", "            pass\n", (
@@ -117,7 +113,7 @@ CONTEXT_FAULTS = (
         "        return FOREVER if self.ended and self.reason is None else self.deadline_at", "        return self.deadline_at", (
         IN_FRAMEWORKS + "what_goes_on_after_a_flask_response_has_no_deadline",
     )),
-    Fault("flask_response_is_never_complete", WSGI_BODY, "        self._run.context.complete()\n", "        pass\n", (
+    Fault("flask_response_is_never_complete", WSGI_BODY, "        self._run.context.complete(started=self._run.started)\n", "        pass\n", (
         IN_FRAMEWORKS + "what_goes_on_after_a_flask_response_has_no_deadline",
     )),
     Fault("callback_of_a_thread_blocks_the_loop", SUPERVISED,

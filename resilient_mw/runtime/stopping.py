@@ -243,16 +243,15 @@ class Stop:
         record = self._record
         if record.done and not record.held:
             return
-        shielded = record.shielded  # a section in the clean-up: its time is its own
         self._age += 1
-        self._patience -= not shielded
+        self._patience -= not record.shielded  # a section in the clean-up has its own time
         if self._age == LATE_SLICES:
             record.late()
         if record.done:
             if self._age < LATE_SLICES:
                 self._check_later()
         elif not self._nudged:
-            if self._patience > 0 or self._pause is not None or shielded:
+            if self._patience > 0 or self._pause is not None:
                 self._check_later()
             else:
                 self._nudge()

@@ -177,7 +177,9 @@ class Supervised(RequestContext):
     def shielded(self) -> bool:
         """Whether a section is open that must complete: nothing is cancelled meanwhile."""
         # No lock: the garbage collector may ask. The copy is made in one step.
-        return bool(self._held) and any(isinstance(key, Shield) and key.open for key in tuple(self._held))
+        return bool(self._held) and any(
+            isinstance(key, Shield) and key.open for key in tuple(self._held or ())
+        )
 
     def deliver(self) -> None:
         """Call the callbacks of a request that is over, and stop its work. In a callback of the loop.

@@ -94,11 +94,16 @@ class ThreadContext(RequestContext):
         if self.reason is None:
             ALARM.cancel(self, reason)
 
-    def complete(self) -> None:
-        """Forget the callbacks: the response is complete, and nothing is left that could be cancelled."""
+    def complete(self, *, started: bool) -> None:
+        """Forget the callbacks: the response is complete, and nothing is left that could be cancelled.
+
+        Args:
+            started: whether the caller has its head. If not, and the deadline has passed, he gets another answer, and this
+                is the end of cancelled work.
+        """
         if self.hooks is None and not self.firing:
             self.ended = True
-        else:
+        elif started or self._clock.now() < self.deadline_at:
             ALARM.forget(self, wait=False)
 
     def end(self) -> None:

@@ -164,7 +164,7 @@ class Body:
     def _complete(self) -> None:
         self._iterator = None
         self._run.complete = True
-        self._run.context.complete()
+        self._run.context.complete(started=self._run.started)
 
 
 class SingleBody(Body):

@@ -183,6 +183,28 @@ async def test_a_section_that_takes_longer_than_its_time_is_cancelled_then_and_o
     assert outcome.released_at < 0.6
 
 
+async def test_what_a_section_waits_for_is_cancelled_once_when_its_time_is_over() -> None:
+    cancels = []
+
+    async def part() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+            cancels.append(task.cancelling())
+            raise
+
+    async def handler() -> None:
+        async with current().shield(0.2):
+            await asyncio.gather(part(), part())
+
+    async with nothing_left():
+        expired(await run(plain(handler)))
+    assert cancels == [1, 1]
+
+
 async def test_what_the_request_was_cancelled_for_is_told_when_the_time_of_the_section_is_over() -> None:
     raised: list[object] = []
 
