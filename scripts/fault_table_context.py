@@ -28,8 +28,14 @@ CONTEXT_FAULTS = (
         "            call_in_loop(self.task.get_loop(), self.deliver)\n", "            pass\n", (
         IN_SHIELD + "a_section_completes_while_the_caller_has_his_504_on_time_and_the_cancel_follows",
     )),
-    Fault("shield_leaves_no_place_for_the_cancel", SHIELD, "            await asyncio.sleep(0)", "            pass", (
+    Fault("shield_leaves_no_place_for_the_cancel", SHIELD, "            await asyncio.sleep(ARRIVES_WITHIN if self._due else 0)", "            pass", (
         IN_SHIELD + "the_cancel_that_was_held_back_is_delivered_before_the_block_is_behind",
+    )),
+    Fault("shield_does_not_wait_for_a_cancel_that_goes_round", SHIELD, "ARRIVES_WITHIN if self._due else 0", "0", (
+        IN_FRAMEWORKS + "a_section_in_a_quart_view_is_left_into_the_cancel",
+    )),
+    Fault("shield_of_a_clean_up_waits_for_another_cancel", SHIELD, "ARRIVES_WITHIN if self._due else 0", "ARRIVES_WITHIN", (
+        IN_SHIELD + "a_clean_up_leaves_its_section_without_a_wait",
     )),
     Fault("shield_holds_no_slot", SUPERVISED, "        self.keep(section)\n", "        pass\n", (
         IN_SHIELD + "a_section_that_nobody_waits_for_holds_the_slot_and_has_its_time",

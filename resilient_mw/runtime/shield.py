@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 AGAIN_AFTER = 0.25
 """Seconds after which code whose time is over is cancelled, if the end of the request that it was left to has not."""
 
+ARRIVES_WITHIN = 0.2
+"""Seconds within which a cancel that was held back arrives. It may take a way round: some frameworks cancel their handler
+themselves when they hear of a disconnect.
+"""
+
 
 class Shield:
     """A section that must complete, made by `RequestContext.shield()`. Use it once.
@@ -37,7 +42,7 @@ class Shield:
     """
 
     __slots__ = (
-        "_cancels", "_holding", "_loop", "_outer", "_seconds", "_task", "_timeout", "_timer", "_token", "left", "open",
+        "_cancels", "_due", "_holding", "_loop", "_outer", "_seconds", "_task", "_timeout", "_timer", "_token", "left", "open",
         "until",
     )  # fmt: skip
 
@@ -54,6 +59,7 @@ class Shield:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancels = 0
+        self._due = False
 
     def protects(self, now: float) -> bool:
         """Return whether the code inside is to know nothing of the end of its request."""
@@ -87,7 +93,7 @@ class Shield:
             return
         self.left = True
         reset(self._token)
-        self._end_hold()
+        self._due = self._end_hold()
         if self._loop is not None:
             from resilient_mw.runtime.thread_work import run_in_loop
 
@@ -130,7 +136,8 @@ class Shield:
         finally:
             self.__exit__(kind)
         if kind is None and self._outer.cancel_reason is not None:
-            await asyncio.sleep(0)  # The cancel is due in a callback, and finds the task here.
+            # The cancel is due in a callback, and finds the task here.
+            await asyncio.sleep(ARRIVES_WITHIN if self._due else 0)
 
     def _arm(self) -> None:
         """Set the timer for the end of the section's time. In the loop."""

@@ -396,6 +396,25 @@ async def test_a_clean_up_after_the_cancel_can_have_its_own_section_and_no_nudge
     assert log == [True, "rolled back", "rolled back"]
 
 
+async def test_a_clean_up_leaves_its_section_without_a_wait() -> None:
+    took = []
+
+    async def handler() -> None:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            for _ in range(5):
+                began = time.monotonic()
+                async with current().shield(2.0):
+                    pass
+                took.append(time.monotonic() - began)
+            raise
+
+    expired(await run(plain(handler)))
+    assert len(took) == 5
+    assert min(took) < 0.1
+
+
 async def test_a_clean_up_that_hangs_in_its_section_is_cancelled_when_its_time_is_over() -> None:
     log = []
 
