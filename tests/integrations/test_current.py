@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx
 import pytest
 from fastapi import BackgroundTasks, Depends, FastAPI
 from flask import Flask, Response, after_this_request, stream_with_context
@@ -25,12 +26,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from resilient_mw import CancelReason, DeadlineExceeded, RequestContext, ServerPolicy, current
+from resilient_mw import (
+    CancelReason,
+    DeadlineExceeded,
+    Dependency,
+    RequestContext,
+    ResilienceError,
+    ServerPolicy,
+    current,
+)
 from resilient_mw.asgi import ResilienceMiddleware as AsgiMiddleware
 from resilient_mw.runtime.context import NO_REQUEST
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.testing import ScriptedWSGI
 from resilient_mw.wsgi import ResilienceMiddleware as WsgiMiddleware
+from resilient_mw_integrations.httpx import AsyncResilientTransport, ResilientTransport
 from tests.asgi import driver
 
 Log = list[Any]
@@ -293,6 +303,49 @@ async def test_a_section_in_an_inner_application_holds_both_middlewares_back() -
     assert (request.status, request.raised, request.cancelling) == (504, None, 0)
     assert log == ["committed"]
     assert slots(inner) == slots(outer) == 0
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_call_in_a_section_has_the_sections_budget_and_one_outside_none(kind: str) -> None:
+    log: Log = []
+    app = FastAPI()
+    prices = Dependency("prices", match="http://prices/*", retry=None)
+
+    def told(request: httpx.Request) -> httpx.Response:
+        log.append(1000 < int(request.headers["x-request-timeout-ms"]) <= 2000)
+        return httpx.Response(200)
+
+    @app.get("/sync")
+    def sync_endpoint() -> str:
+        with httpx.Client(transport=ResilientTransport([prices], httpx.MockTransport(told))) as client:
+            time.sleep(0.2)
+            with current().shield(2.0):
+                log.append(client.get("http://prices/1").status_code)
+            try:
+                client.get("http://prices/2")
+            except ResilienceError:
+                log.append("refused")
+                raise
+        return "x"
+
+    @app.get("/async")
+    async def async_endpoint() -> str:
+        async with httpx.AsyncClient(
+            transport=AsyncResilientTransport([prices], httpx.MockTransport(told))
+        ) as client:
+            with current().shield(2.0):
+                await asyncio.sleep(0.2)
+                log.append((await client.get("http://prices/1")).status_code)
+            try:
+                await client.get("http://prices/2")
+            except ResilienceError:
+                log.append("refused")
+                raise
+        return "x"
+
+    request = await asked(AsgiMiddleware(app), f"/{kind}", 100)
+    assert request.status == 504
+    assert log == [True, 200, "refused"]
 
 
 # -- Flask -------------------------------------------------------------------------------------------------------------

@@ -98,3 +98,5 @@ async def scopes() -> None:
         assert_type(inner, RequestContext)
     async with current().within(0.2) as inner:
         inner.check()
+    async with current().shield(2.0) as inner:
+        inner.check()
