@@ -196,6 +196,8 @@ class _Search:
         if isinstance(future, asyncio.Task):
             self.task(future, scoped=scoped, reach=reach)
             return _Waits.NOTHING if future.done() else _Waits.TASKS
+        if not isinstance(future, asyncio.Future) and not hasattr(future, "_callbacks"):
+            return _Waits.NOTHING  # A server's own (Granian): there is nothing behind it.
         children = awaits.gathered(future)
         if children:
             waits = _Waits.NOTHING

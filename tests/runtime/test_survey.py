@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +72,45 @@ async def test_a_plain_wait() -> None:
     assert not found.below_scope
     assert not found.by_wait
     assert not found.blind
+
+
+class ServersOwn:
+    """What Granian's `receive()` and `send()` are to be awaited with: a future in name only."""
+
+    def __init__(self) -> None:
+        self._asyncio_future_blocking = False
+        self._future = asyncio.get_running_loop().create_future()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {
+            "add_done_callback",
+            "remove_done_callback",
+            "get_loop",
+            "done",
+            "cancelled",
+            "result",
+            "cancel",
+        }:
+            raise AttributeError(name)
+        return getattr(self._future, name)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self._asyncio_future_blocking = True
+        yield self
+
+
+async def test_a_wait_for_the_server_itself() -> None:
+    async def waits() -> None:
+        await ServersOwn()
+
+    found = await look(waits)
+    assert (names(found.leaves), found.blind) == (["root"], False)
+    work = threading.Event()
+    try:
+        found = await look(lambda: asyncio.gather(waits(), asyncio.to_thread(work.wait, 5)))
+        assert (len(found.threads), found.blind) == (1, False)
+    finally:
+        work.set()
 
 
 async def _gather() -> None:
