@@ -32,9 +32,11 @@ from fault_table_context import CONTEXT_FAULTS
 from fault_table_edge import EDGE_FAULTS
 from fault_table_overload import OVERLOAD_FAULTS
 from fault_table_refusals import REFUSAL_FAULTS
+from fault_table_servers import SERVER_FAULTS
 
 FAULTS = (
     *DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS, *EDGE_FAULTS, *OVERLOAD_FAULTS, *REFUSAL_FAULTS, *CONTEXT_FAULTS,
+    *SERVER_FAULTS,
 )  # fmt: skip
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,6 +15,7 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, Decision
 from resilient_mw.admission.entry import RouteEntry, Waiter
 from resilient_mw.asgi.channel import Channel, nothing
+from resilient_mw.asgi.early import must_be_read, read_whole
 from resilient_mw.asgi.edge import CountedBody, TellingHead
 from resilient_mw.asgi.exchange import HttpExchange, surrounding
 from resilient_mw.asgi.head import AsgiHead
@@ -92,6 +93,9 @@ class ResilienceMiddleware:
         """Serve one scope."""
         if scope["type"] != "http" or switch.DISABLED:
             await self._unguarded(scope, receive, send)
+            return
+        if scope["method"] != "GET" and must_be_read(scope, receive):
+            await read_whole(self, scope, receive, send)
             return
         arrived = self._arrive(scope, receive, send)
         exchange = (

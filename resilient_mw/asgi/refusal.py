@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from resilient_mw.core.rejection import REFUSAL_RULES, Reason
 if TYPE_CHECKING:
     from asgiref.typing import ASGISendCallable, HTTPScope
 
+LAST_WITHIN = 2.0
+"""Seconds that the end of a refusal gets to leave over HTTP/2."""
 RETRY_AFTER = [str(seconds).encode() for seconds in range(128)]
 ASKING = {name.encode("ascii"): name for name in ASKING_FIELDS}
 ASKING_NAMES = frozenset(ASKING)
@@ -59,7 +62,12 @@ class Refusal:
             await send(
                 {"type": "http.response.start", "status": self._status, "headers": headers, "trailers": False}
             )
-            await send({"type": "http.response.body", "body": body, "more_body": False})
+            if scope.get("http_version") == "2":
+                # A caller who takes nothing blocks this, and where he has gone, Hypercorn hangs in it for good.
+                async with asyncio.timeout(LAST_WITHIN):
+                    await send({"type": "http.response.body", "body": body, "more_body": False})
+            else:
+                await send({"type": "http.response.body", "body": body, "more_body": False})
         except OSError:
             pass
 
