@@ -21,6 +21,7 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.routes import Route as MarkedRoute
 from resilient_mw.runtime import protection
+from resilient_mw.runtime.awaits import chain_of
 from resilient_mw.runtime.guard import guard_of
 
 LIMIT = 20
@@ -95,6 +96,36 @@ async def hold(scope: Any, receive: Any, send: Any) -> None:
     await _respond(send, b"held")
 
 
+async def listen(scope: Any, receive: Any, send: Any) -> None:
+    """Have one listener wait for the disconnect, and ask twice more when the caller has gone."""
+    listener = asyncio.create_task(_told(receive))
+    LISTENERS.add(listener)
+    listener.add_done_callback(LISTENERS.discard)
+    try:
+        await _sleep(30)
+    finally:
+        for _ in range(2):
+            await _told(receive)
+
+
+async def _told(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    SEEN.count("told")
+
+
+LISTENERS: set[Any] = set()
+
+
+async def tidy(scope: Any, receive: Any, send: Any) -> None:
+    """Take long over the clean-up."""
+    try:
+        await _sleep(30)
+    finally:
+        await asyncio.sleep(3.5)
+        SEEN.count("tidied")
+
+
 async def hello(scope: Any, receive: Any, send: Any) -> None:
     await _respond(send, b"hello")
 
@@ -128,16 +159,32 @@ async def stream(scope: Any, receive: Any, send: Any) -> None:
         SEEN.count("stream ended")
 
 
+async def large(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with more than any server keeps for a caller who takes nothing."""
+    SEEN.count("begun")
+    size = 2_000_000
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(size).encode())]}
+    )
+    for start in range(0, size, 20_000):
+        await send({"type": "http.response.body", "body": b"x" * 20_000, "more_body": start + 20_000 < size})
+
+
+def _is_inside_ours(task: asyncio.Task[Any]) -> bool:
+    return any(getattr(step, "__qualname__", "") == "ResilienceMiddleware._http" for step in chain_of(task))
+
+
 async def state(scope: Any, receive: Any, send: Any) -> None:
     snapshot = guard_of(POLICY).snapshot()
     names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+    others = asyncio.all_tasks() - {asyncio.current_task()}
     figures = {
         "slots": sum(each.slots for each in snapshot.classes if each.priority != "exempt"),
         "queued": sum(each.queued for each in snapshot.classes),
         "errors": snapshot.guard_errors,
         "late": sum(route.late for route in snapshot.routes),
         "readers": sum(name.startswith("Channel.") for name in names),
-        "tasks": len(names),
+        "served": sum(_is_inside_ours(task) for task in others),
         **SEEN.counts,
     }
     await _respond(send, json.dumps(figures).encode())
@@ -170,7 +217,7 @@ framework = Starlette(
 )
 
 RAW = {
-    f"/{each.__name__}": each for each in (sleep, hold, hello, echo, background, stream, state)
+    f"/{each.__name__}": each for each in (sleep, hold, listen, tidy, hello, echo, background, stream, large, state)
 } | {"/healthz": hello}  # fmt: skip
 
 
