@@ -287,6 +287,134 @@ async def test_many_callers_with_tempers(server: Server) -> None:
         await asyncio.gather(*calls)
 
 
+# -- what servers were seen to do wrong ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/sleep", "/stream"])
+async def test_who_closes_his_half_of_the_connection_has_left(server: Server, path: str) -> None:
+    """No server waits for a caller who will say nothing more, but Hypercorn, which would still deliver an answer."""
+    async with idle_afterwards(server) as change, AsyncExitStack() as stack:
+        for number in range(5):
+            wire = await stack.enter_async_context(connected(server.port))
+            await wire.send(path)
+            if path == "/stream":
+                await wire.reader.readuntil(b"data: 0")
+            wire.writer.write_eof()
+        await until(
+            server,
+            lambda now: (
+                change.of(now, "cancelled" if path == "/sleep" else "stream ended") == 5 and now["slots"] == 0
+            ),
+            1.0,
+        )
+
+
+async def test_the_disconnect_is_told_to_everybody_and_again(server: Server) -> None:
+    """Hypercorn and Daphne tell it once, to one of those who ask, and Gunicorn wakes one of them."""
+    async with idle_afterwards(server) as change:
+        for number in range(5):
+            async with connected(server.port) as wire:
+                await wire.send("/listen")
+                await until(server, lambda now, due=number + 1: change.of(now, "begun") == due, 1.0)  # type: ignore[misc]
+                wire.leave(rudely=number % 2 == 1)
+        await until(server, lambda now: change.of(now, "told") == 15 and now["slots"] == 0, 2.0)
+
+
+async def test_who_leaves_behind_a_body_that_nobody_reads_is_noticed(server: Server) -> None:
+    """Uvicorn would lose the body, were it asked for after the disconnect only."""
+    async with idle_afterwards(server) as change:
+        async with connected(server.port) as wire:
+            await wire.send("/sleep", method="POST", body=b"x" * 40_000)
+            await until(server, lambda now: change.of(now, "begun") == 1, 1.0)
+            await asyncio.sleep(0.1)
+        await until(server, lambda now: change.of(now, "cancelled: client_disconnect") == 1, 1.0)
+
+
+async def test_a_second_request_on_its_way_delays_a_disconnect_to_the_deadline_at_most(
+    server: Server,
+) -> None:
+    """Some servers see nobody leave while one request stands behind another; uvloop then raises from `send()`."""
+    async with idle_afterwards(server) as change:
+        async with connected(server.port) as wire:
+            await wire.send("/sleep", budget=600)
+            await wire.send("/hello")
+            await until(server, lambda now: change.of(now, "begun") == 1, 1.0)
+        await until(server, lambda now: change.of(now, "cancelled") == 1 and now["slots"] == 0, 1.0)
+
+
+async def test_both_of_two_requests_in_one_go_are_answered_in_order(server: Server) -> None:
+    async with idle_afterwards(server), connected(server.port) as wire:
+        await wire.send("/sleep", budget=300)
+        await wire.send("/hello")
+        first, second = await wire.read(), await wire.read()
+        assert (first.status, second.status, second.body) == (504, 200, b"hello")
+
+
+@pytest.mark.parametrize("path", ["/echo", "/hello"], ids=["refused", "answered early"])
+async def test_an_early_answer_in_the_middle_of_an_upload_blocks_nobody(server: Server, path: str) -> None:
+    """Hypercorn reads no further after ten parts that nobody takes; the caller hangs in his upload.
+
+    Granian and Gunicorn close the connection, as they may.
+    """
+    async with idle_afterwards(server), connected(server.port) as wire:
+        wire._sent = time.monotonic()
+        due = "x-request-timeout-ms: 0\r\n" if path == "/echo" else ""
+        wire.writer.write(
+            f"POST {path} HTTP/1.1\r\nhost: a\r\n{due}transfer-encoding: chunked\r\n\r\n".encode()
+        )
+
+        if server.name != "daphne":  # it begins when the whole body has come
+            answer = await wire.read()
+        lost = False
+        async with asyncio.timeout(2.0):
+            try:
+                for _ in range(100):
+                    wire.writer.write(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
+                    await wire.writer.drain()
+                wire.writer.write(b"0\r\n\r\n")
+                await wire.writer.drain()
+            except ConnectionError:
+                lost = True
+        if server.name == "daphne":
+            answer = await wire.read()
+        assert (answer.status, answer.whole) == (504 if path == "/echo" else 200, True)
+        if server.name in {"granian", "gunicorn"}:
+            return
+        assert not lost
+        assert (await wire.ask("/hello")).body == b"hello", "on the same connection"
+    await until(server, lambda now: now["served"] == 0, 2.0)
+
+
+async def test_a_refusal_instead_of_100_continue(server: Server) -> None:
+    """Hypercorn and Daphne have said "continue" before anybody is asked."""
+    async with idle_afterwards(server), connected(server.port) as wire:
+        wire._sent = time.monotonic()
+        wire.writer.write(
+            b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\nexpect: 100-continue\r\n"
+            b"x-request-timeout-ms: 0\r\n\r\n"
+        )
+        head = await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n"), 2.0)
+        if b" 100 " in head:
+            assert server.name in {"hypercorn", "daphne"}
+            wire.writer.write(b"hello")
+            head = await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n"), 2.0)
+        assert b" 504 " in head
+
+
+async def test_a_server_that_cancels_by_itself_changes_nothing(server: Server) -> None:
+    """Gunicorn cancels the request of a caller who left 3 s later, and so a clean-up that is still at work."""
+    if server.name != "gunicorn":
+        pytest.skip("it never does")
+    async with idle_afterwards(server) as change:
+        async with connected(server.port) as wire:
+            await wire.send("/tidy")
+            await until(server, lambda now: change.of(now, "begun") == 1, 1.0)
+            await asyncio.sleep(0.1)
+        await until(server, lambda now: change.of(now, "cancelled: client_disconnect") == 1, 1.0)
+        assert (await state(server))["slots"] == 1, "as long as the clean-up lasts"
+        await until(server, lambda now: now["slots"] == 0, 5.0)
+
+
 CUT_OFF = ("returned without completing response", "returned without completing the response")
 """What servers say, in one line, of a response that was cut off at its deadline: so it was."""
 
