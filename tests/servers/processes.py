@@ -21,7 +21,7 @@ Command = Callable[[str, int], list[str]]
 def _uvicorn(http: str, loop: str) -> Command:
     return lambda app, port: [
         "uvicorn", app, "--port", str(port), "--http", http, "--loop", loop, "--no-access-log",
-        "--timeout-graceful-shutdown", "2",
+        "--timeout-graceful-shutdown", "2", "--no-proxy-headers",
     ]  # fmt: skip
 
 

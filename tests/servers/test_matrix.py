@@ -299,6 +299,8 @@ async def test_who_closes_his_half_of_the_connection_has_left(server: Server, pa
             await wire.send(path)
             if path == "/stream":
                 await wire.reader.readuntil(b"data: 0")
+            else:
+                await until(server, lambda now, due=number + 1: change.of(now, "begun") == due, 1.0)  # type: ignore[misc]
             wire.writer.write_eof()
         await until(
             server,

@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -42,11 +42,20 @@ class Wire:
         self.reader = reader
         self.writer = writer
         self._sent = 0.0
+        self._heads_only = False
 
     async def send(
-        self, path: str, *, budget: int | None = None, method: str = "GET", body: bytes = b""
+        self,
+        path: str,
+        *,
+        budget: int | None = None,
+        method: str = "GET",
+        body: bytes = b"",
+        headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         lines = [f"{method} {path} HTTP/1.1", "host: service"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        self._heads_only = method == "HEAD"
         if budget is not None:
             lines.append(f"x-request-timeout-ms: {budget}")
         if body:
@@ -65,7 +74,7 @@ class Wire:
             async with asyncio.timeout(within - self._elapsed()):
                 if headers.get("transfer-encoding") == "chunked":
                     await self._chunks(body, times)
-                else:
+                elif not self._heads_only:
                     body += await self.reader.readexactly(int(headers.get("content-length", 0)))
             whole = True
         return Answer(status, headers, bytes(body), self._elapsed(), whole, times)
@@ -99,15 +108,17 @@ class Wire:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(port: int, source: str | None = None) -> AsyncIterator[Wire]:
+    """Connect, from an address of the loopback network if one is named."""
+    local = None if source is None else (source, 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=local)
     try:
         yield Wire(reader, writer)
     finally:
         writer.close()
 
 
-async def ask(port: int, path: str, **more: Any) -> Answer:
+async def ask(port: int, path: str, source: str | None = None, **more: Any) -> Answer:
     """Send one request on a connection of its own."""
-    async with connected(port) as wire:
+    async with connected(port, source) as wire:
         return await wire.ask(path, **more)
