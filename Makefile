@@ -54,10 +54,11 @@ clean:
 	rm -f lab-report.html
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp says: the extra of that name is installed, as pyproject.toml lists it now.
-$(VENV)/.ready-%: pyproject.toml $(VENV)/.created
+# A stamp says: the extra of that name is installed, as pyproject.toml lists it now, with the servers that
+# constraints.txt pins.
+$(VENV)/.ready-%: pyproject.toml constraints.txt $(VENV)/.created
 	@echo "==> Installing what 'make $*' needs into $(VENV)"
-	$(PIP) install --editable '.[$*]'
+	$(PIP) install --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
 $(VENV)/.created:

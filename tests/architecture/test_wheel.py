@@ -21,7 +21,9 @@ from tests.architecture.source_tree import PACKAGE_FOLDERS, ROOT
 
 pytestmark = pytest.mark.slow
 
-PROJECT_FILES = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"}
+PROJECT_FILES = {
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.servers.processes import launched
+from tests.servers.processes import COMMANDS, ROOT, launched
 
 pytestmark = pytest.mark.slow
 
@@ -28,3 +29,17 @@ def test_on_trio_the_start_fails(tmp_path: Path) -> None:
     with launched("hypercorn-trio", tmp_path) as server:
         server.ended(within=40)
     assert "resilient_mw runs on asyncio only" in _text(server.logged())
+
+
+def test_the_versions_of_the_servers_are_pinned() -> None:
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    lines = [line for line in pins.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9]+==[0-9.]+", line) for line in lines), lines
+    modules = {make("app", 1)[0] for make in COMMANDS.values()} | {
+        "httptools",
+        "uvloop",
+        "h11",
+        "h2",
+        "waitress",
+    }
+    assert modules <= {line.partition("==")[0] for line in lines}
