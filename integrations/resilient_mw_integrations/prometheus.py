@@ -43,6 +43,7 @@ from resilient_mw.core.snapshot import (
     Histogram,
     OverloadSnapshot,
     RouteSnapshot,
+    WebsocketSnapshot,
 )
 
 PREFIX = "resilient_mw_"
@@ -83,6 +84,11 @@ FAMILIES = (
     Family("overload_state", GaugeMetricFamily, (*APP, "state"), "1 for the state that the level means."),
     Family("overload_signal", GaugeMetricFamily, (*APP, "signal"), "Level of each signal that is known, 0 to 1."),
     Family("overload_transitions", CounterMetricFamily, (*APP, "before", "after"), "Changes of the overload state."),
+    Family("websockets_arrived", CounterMetricFamily, ROUTE, "Websockets that reached the admission decision."),
+    Family("websockets_refused", CounterMetricFamily, (*ROUTE, "reason"), "Refused websockets by reason."),
+    Family("websockets_ended", CounterMetricFamily, (*ROUTE, "outcome"), "Websockets that were open, by outcome."),
+    Family("websockets_open", GaugeMetricFamily, CLASS, "Websockets that are open."),
+    Family("websocket_limit", GaugeMetricFamily, APP, "Most websockets at once; absent where they pass untouched."),
     Family("calls", CounterMetricFamily, TO, "Calls to a dependency, each made of one or more attempts."),
     Family("attempts", CounterMetricFamily, (*TO, "outcome"), "Ended attempts by outcome."),
     Family("retries", CounterMetricFamily, TO, "Attempts after the first one of a call."),
@@ -171,6 +177,8 @@ class Figures:
             self._sum("queue_length", (*app, each.priority), each.queued)
         if snapshot.overload is not None:
             self._add_overload(snapshot.app, snapshot.overload)
+        if snapshot.websockets is not None:
+            self._add_websockets(snapshot.app, snapshot.websockets)
         for route in snapshot.routes:
             self._add_route((*app, route.route, route.priority), route)
 
@@ -212,6 +220,18 @@ class Figures:
             self._worst("overload_signal", (app, signal), level)
         for change, count in overload.transitions.items():
             self._sum("overload_transitions", (app, *change), count)
+
+    def _add_websockets(self, app: str, websockets: WebsocketSnapshot) -> None:
+        self._sum("websocket_limit", (app,), websockets.limit)
+        for priority, count in websockets.opened.items():
+            self._sum("websockets_open", (app, priority), count)
+        for route in websockets.routes:
+            labels = (app, route.route, route.priority)
+            self._sum("websockets_arrived", labels, route.arrived)
+            for reason, count in route.refused.items():
+                self._sum("websockets_refused", (*labels, reason), count)
+            for outcome, count in route.outcomes.items():
+                self._sum("websockets_ended", (*labels, outcome), count)
 
     def _add_route(self, labels: tuple[str, ...], route: RouteSnapshot) -> None:
         self._sum("requests_arrived", labels, route.arrived)

@@ -63,6 +63,8 @@ class ServerPolicy:
         default_class: the class of a route that says nothing.
         exempt_limit: most exempt requests at once.
         exempt_paths: exact paths, below the root path, that are exempt for GET and HEAD.
+        websocket_limit: most websockets that are open at once. They take no slots and do not wait. None: they pass
+            untouched.
         deadline_default: seconds for callers who send no budget, and the most an untrusted caller can ask for.
         deadline_minimum: seconds; a smaller wish of an untrusted caller is raised to it.
         deadline_maximum: seconds; the most that anybody gets.
@@ -97,6 +99,7 @@ class ServerPolicy:
     default_class: str = "normal"
     exempt_limit: int = 100
     exempt_paths: Sequence[str] = HEALTH_PATHS
+    websocket_limit: int | None = 512
     deadline_default: float = 10.0
     deadline_minimum: float = 0.0
     deadline_maximum: float = 60.0

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from resilient_mw.admission.connections import Connections
 from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.problem import RefusalFigures
-from resilient_mw.core.snapshot import AppSnapshot, ClassSnapshot, OverloadSnapshot, RouteSnapshot
+from resilient_mw.core.snapshot import (
+    AppSnapshot,
+    ClassSnapshot,
+    OverloadSnapshot,
+    RouteSnapshot,
+    WebsocketSnapshot,
+)
 
 
 def app_snapshot(
@@ -21,6 +28,7 @@ def app_snapshot(
     ignored_headers: Mapping[str, int],
     guard_errors: int,
     overload: OverloadSnapshot | None,
+    websockets: WebsocketSnapshot | None,
 ) -> AppSnapshot:
     """Return the figures of one application as plain values."""
     classes = [ClassSnapshot(each.priority.name, each.slots, len(each.queue)) for each in controller.classes]
@@ -35,7 +43,16 @@ def app_snapshot(
         ignored_headers=ignored_headers,
         guard_errors=guard_errors,
         overload=overload,
+        websockets=websockets,
     )
+
+
+def websocket_snapshot(connections: Connections) -> WebsocketSnapshot:
+    """Return the figures of the open websockets as plain values."""
+    slots = connections.slots
+    opened = {each.priority.name: each.slots for each in slots.classes}
+    routes = _merged([entry for entry in connections.entries.all() if entry.arrived])
+    return WebsocketSnapshot(slots.limit, {**opened, EXEMPT: connections.exempt}, routes)
 
 
 def refusal_figures(

@@ -22,6 +22,7 @@ class PolicyOverrides(TypedDict, total=False):
     default_class: str
     exempt_limit: int
     exempt_paths: Sequence[str]
+    websocket_limit: int | None
     deadline_default: float
     deadline_minimum: float
     deadline_maximum: float

@@ -14,6 +14,8 @@ from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.routes import UNMATCHED, Route, RouteResolver, RouteRule, may_overlap, rule_index
 
 READING = frozenset({"GET", "HEAD"})
+WEBSOCKET_METHOD = "WEBSOCKET"
+"""What stands for websockets in `RouteRule.methods`."""
 
 
 class RouteEntries:
@@ -105,6 +107,10 @@ class RouteTable:
     def preflight(self) -> RouteEntry:
         """Return how a CORS preflight is treated: as exempt, whatever its path, for it asks for no work."""
         return self._entries.get(PREFLIGHT_LABEL, Mark(priority=EXEMPT))
+
+    def websocket(self, path: str, scope: Mapping[str, Any]) -> RouteEntry:
+        """Return how a websocket is treated; arguments as of `entry`. The method of rules for websockets is `WEBSOCKET`."""
+        return self._exempt.get(path) or self.entry(path, WEBSOCKET_METHOD, scope)
 
     def entry(self, path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
         """Return how a request is treated.

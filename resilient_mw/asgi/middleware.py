@@ -22,6 +22,7 @@ from resilient_mw.asgi.head import AsgiHead
 from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, serve_lifespan
 from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
 from resilient_mw.asgi.service import Arrival, LoopService
+from resilient_mw.asgi.websocket import serve_socket
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import UnsupportedEventLoop
@@ -51,7 +52,7 @@ NAME_OF = itemgetter(0)
 class ResilienceMiddleware:
     """Protects an ASGI application: admits, queues or refuses requests, and stops what has become worthless.
 
-    Put it outermost. HTTP requests are guarded; websockets, lifespan and unknown scopes pass untouched. A request that
+    Put it outermost. HTTP requests and websockets are guarded; lifespan and unknown scopes pass untouched. A request that
     passes two middlewares of one policy is guarded once; a deadline never grows from one to the next.
 
     Args:
@@ -217,6 +218,8 @@ class ResilienceMiddleware:
             await serve_lifespan(self.app, scope, receive, send, self._start, self._guard.listeners)
         elif scope["type"] == "http":
             await self.app(scope, receive, send)
+        elif scope["type"] == "websocket" and not switch.DISABLED:
+            await serve_socket(self.app, self._protection, self._refusals, self._start, scope, receive, send)
         else:
             # A server may have made this task out of a request's, with its context variables.
             token = CURRENT.set(NO_REQUEST)

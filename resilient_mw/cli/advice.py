@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from resilient_mw.admission.routing import WEBSOCKET_METHOD
 from resilient_mw.cli.explained import GIVEN, AppReport, Figures
 from resilient_mw.cli.explained_calls import DependencyReport
-from resilient_mw.cli.facts import THREADS, AppFacts, Facts, Question
+from resilient_mw.cli.facts import THREADS, AppFacts, Facts, Question, RouteFact
 from resilient_mw.cli.treatments import DEFAULT, Treatment, applies, covers
 from resilient_mw.cli.words import counted, number, seconds
 from resilient_mw.core.routes import RouteRule
@@ -126,6 +127,7 @@ def _threads(app: AppReport, question: Question) -> Iterator[Warn]:
 
 def _rules(app: AppFacts) -> Iterator[Warn]:
     rules = app.policy.routes
+    sockets = [RouteFact(template, frozenset({WEBSOCKET_METHOD})) for template in app.websockets]
     for place, rule in enumerate(rules):
         before = next((each for each in rules[:place] if _hides(each, rule)), None)
         if before is not None:
@@ -135,7 +137,7 @@ def _rules(app: AppFacts) -> Iterator[Warn]:
                 repr(rule),
                 f"{rule!r} never decides: {before!r} comes first and covers it. Put it before that one, or remove it",
             )
-        elif app.routes is not None and not any(applies(rule, route) for route in app.routes):
+        elif app.routes is not None and not any(applies(rule, route) for route in (*app.routes, *sockets)):
             yield Warn(
                 "rule_without_route",
                 app.policy.name,

@@ -60,7 +60,8 @@ class AppReport:
         classes: highest rank first.
         routes: how requests are treated.
         routes_known: whether a route source knows the application; if not, `routes` are the rules of the policy.
-        websockets: routes that pass untouched.
+        websockets: routes that take websockets.
+        websocket_limit: most that are open at once in one process; None: they pass untouched.
     """
 
     name: str
@@ -89,6 +90,7 @@ class AppReport:
     routes: tuple[Treatment, ...]
     routes_known: bool
     websockets: tuple[str, ...]
+    websocket_limit: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         routes=treatments(facts),
         routes_known=facts.routes is not None,
         websockets=facts.websockets,
+        websocket_limit=policy.websocket_limit if facts.protocol == "asgi" else None,
     )
 
 

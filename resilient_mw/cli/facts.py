@@ -56,7 +56,7 @@ class AppFacts:
         protocol: `asgi` or `wsgi`.
         policy: the policy in force.
         routes: HTTP routes; None: no route source knows the application.
-        websockets: templates of websocket routes, which pass untouched.
+        websockets: templates of websocket routes.
         snapshot: what ran under the policy in this process.
     """
 

@@ -63,7 +63,10 @@ def _application(app: AppReport, figures: Figures) -> Iterator[str]:
     )
     yield f"  exempt paths (GET, HEAD): {', '.join(app.exempt_paths) or 'none'}"
     if app.websockets:
-        yield f"  websockets pass untouched: {', '.join(app.websockets)}"
+        bound = (
+            "pass untouched" if app.websocket_limit is None else f"at most {app.websocket_limit} open at once"
+        )
+        yield f"  websockets ({bound}): {', '.join(app.websockets)}"
     yield ""
     yield from _meaning(app, figures)
 

@@ -24,24 +24,26 @@ class RefusalFigures:
         limit: the limit that it is under: the slots, or the bound of exempt requests.
         in_flight: how much of the limit is in use.
         queue_length: requests that wait, all classes together.
-        remaining_budget_ms: whole milliseconds, 0 when it is used up.
+        remaining_budget_ms: whole milliseconds, 0 when it is used up; None: there is no deadline.
     """
 
     priority: str
     limit: int
     in_flight: int
     queue_length: int
-    remaining_budget_ms: int
+    remaining_budget_ms: int | None
 
     def members(self) -> dict[str, str | int]:
         """Return the figures by the names that they have in a body."""
-        return {
+        members: dict[str, str | int] = {
             "class": self.priority,
             "limit": self.limit,
             "in_flight": self.in_flight,
             "queue_length": self.queue_length,
-            "remaining_budget_ms": self.remaining_budget_ms,
         }
+        if self.remaining_budget_ms is not None:
+            members["remaining_budget_ms"] = self.remaining_budget_ms
+        return members
 
 
 def problem_body(reason: Reason) -> bytes:

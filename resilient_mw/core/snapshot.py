@@ -84,6 +84,23 @@ class ClassSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class WebsocketSnapshot:
+    """The websockets of one application.
+
+    Attributes:
+        limit: most that are open at once, without the exempt ones.
+        opened: those that are open right now, by class.
+        routes: one entry per route template and class that was asked for. `arrived` = `admitted` + refused, and what is
+            admitted and has no outcome yet is open. Nobody waits, and how long they were open is not measured: `wait` and
+            `run` are empty.
+    """
+
+    limit: int
+    opened: Mapping[str, int]
+    routes: tuple[RouteSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OverloadSnapshot:
     """How overloaded one application is.
 
@@ -136,6 +153,7 @@ class AppSnapshot:
         ignored_headers: header values outside the grammar, by lower-case field name.
         guard_errors: errors of our own code that let a request pass unguarded.
         overload: how overloaded it is; None: nothing is measured.
+        websockets: those that are open; None: they pass untouched.
     """
 
     app: str
@@ -148,6 +166,7 @@ class AppSnapshot:
     ignored_headers: Mapping[str, int]
     guard_errors: int
     overload: OverloadSnapshot | None = None
+    websockets: WebsocketSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.overload import Overload
 from resilient_mw.runtime.process_readings import PROCESS, ProcessReadings
+from resilient_mw.runtime.websockets import websockets_of
 
 
 class Guard:
@@ -42,6 +43,7 @@ class Guard:
 
     Attributes:
         overload: how overloaded the service is.
+        websockets: those that are open; None: they pass untouched.
     """
 
     def __init__(
@@ -59,6 +61,9 @@ class Guard:
         self._lock = threading.Lock()
         self.overload = Overload(
             policy.overload, self.controller, self._lock, self.listeners, clock, process=process
+        )
+        self.websockets = websockets_of(
+            policy, self.controller, self._lock, self.overload, self.listeners, clock, rng
         )
         self._ignored: dict[str, int] = {}
         self._later: deque[Callable[[], None]] = deque()
@@ -212,6 +217,7 @@ class Guard:
         if self._later:
             self._catch_up()
         self.overload.look()
+        websockets = None if self.websockets is None else self.websockets.snapshot()
         with self._lock:
             self.controller.learn()
             return app_snapshot(
@@ -222,6 +228,7 @@ class Guard:
                 ignored_headers=dict(self._ignored),
                 guard_errors=self.listeners.errors,
                 overload=self.overload.snapshot(),
+                websockets=websockets,
             )
 
     def _wake(self, settled: Settled) -> None:

@@ -48,8 +48,11 @@ class Protection:
             raise ValueError(f"policy={policy!r} is not allowed: it must be a ServerPolicy")
         self.policy = (policy or ServerPolicy()).with_changes(overrides)
         self.guard = guard_of(self.policy)
-        self.table = RouteTable(
-            self.policy, self.guard.entries, partial(self.guard.listeners.failed, "route look-up")
+        failed = partial(self.guard.listeners.failed, "route look-up")
+        self.table = RouteTable(self.policy, self.guard.entries, failed)
+        websockets = self.guard.websockets
+        self._sockets = (
+            None if websockets is None else RouteTable(self.policy, websockets.connections.entries, failed)
         )
         self.started = False
         self._trust = PeerTrust(self.policy.trusted_peers)
@@ -76,6 +79,8 @@ class Protection:
             try:
                 resolver = find_resolver(apps)
                 complaints = self.table.bind(resolver)
+                if self._sockets is not None:
+                    self._sockets.bind(resolver)
                 without_effect = unreached([self.table])
             finally:
                 self.started = True  # others wait for the lock until the routes are bound
@@ -90,6 +95,16 @@ class Protection:
     def entry(self, path: str, root_path: str, method: str, scope: Mapping[str, Any]) -> RouteEntry:
         """Return how a request is treated; as an unmatched, normal one if the route source fails (fail open)."""
         return self.table.entry(below_root(path, root_path) if root_path else path, method, scope)
+
+    def websocket(self, path: str, root_path: str, scope: Mapping[str, Any]) -> RouteEntry:
+        """Return how a websocket is treated, where there are any that do not pass untouched.
+
+        Raises:
+            RuntimeError: they all do.
+        """
+        if self._sockets is None:
+            raise RuntimeError("the policy has no limit for websockets")
+        return self._sockets.websocket(below_root(path, root_path), scope)
 
     def preflight(self) -> RouteEntry:
         """Return how a CORS preflight is treated."""

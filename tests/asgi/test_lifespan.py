@@ -182,7 +182,7 @@ async def test_a_wrong_mark_without_a_lifespan_is_not_silent(
 
 @pytest.mark.parametrize("kind", ["websocket", "foo"])
 async def test_b07_other_scopes_pass_untouched_and_hold_no_slot(kind: str) -> None:
-    """B07: no key of HTTP is read, the same objects arrive below, and a socket's life takes no slot of the HTTP pool."""
+    """B07: no key of HTTP is read, the same objects arrive below, and none of them takes a slot of the HTTP pool."""
     seen: list[Any] = []
 
     async def app(*arguments: Any) -> None:
@@ -195,7 +195,7 @@ async def test_b07_other_scopes_pass_untouched_and_hold_no_slot(kind: str) -> No
     async def send(message: Message) -> None:
         raise AssertionError
 
-    middleware: Any = ResilienceMiddleware(app, limit=1)
+    middleware: Any = ResilienceMiddleware(app, limit=1, websocket_limit=None)
     scope = {"type": kind}
     await middleware(scope, receive, send)
     await middleware(http_scope() | scope, receive, send)
@@ -224,19 +224,20 @@ async def test_b07_http_without_the_optional_keys_is_served() -> None:
     assert figures(middleware).guard_errors == 0
 
 
-async def test_a_websocket_finds_no_context_of_an_earlier_request() -> None:
+@pytest.mark.parametrize("kind", ["websocket", "foo"])
+async def test_a_websocket_finds_no_context_of_an_earlier_request(kind: str) -> None:
     """A server (uvicorn) may create its task out of a request's that used the same connection."""
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            task = asyncio.create_task(middleware({"type": "websocket"}, None, None))
+            task = asyncio.create_task(middleware({"type": kind}, None, None))
             await hello(scope, receive, send)
             await task
         else:
             seen.append(CURRENT.get())
 
-    middleware: Any = ResilienceMiddleware(app)
+    middleware: Any = ResilienceMiddleware(app, websocket_limit=None)
     await Request(middleware).run()
     assert seen == [NO_REQUEST]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
@@ -226,3 +227,16 @@ def test_warnings_are_printed_and_change_the_status_only_where_that_was_asked_fo
 )
 def test_what_looks_like_a_health_check(path: str, health: bool) -> None:
     assert is_health_path(path) is health
+
+
+def test_a_rule_for_websockets_has_a_route(explain: Explain) -> None:
+    app = """
+    @app.websocket("/ws")
+    async def ws(socket): ...
+    app.add_middleware(ResilienceMiddleware, routes=[
+        RouteRule("/ws", methods=["websocket"]), RouteRule("/ws", methods=["GET"]), RouteRule("/other", methods=["websocket"]),
+    ])
+    """
+    warnings = explain(FASTAPI + dedent(app), "--json").json()["warnings"]
+    subjects = [each["subject"] for each in warnings if each["code"] == "rule_without_route"]
+    assert subjects == ["RouteRule('/ws', methods=['GET'])", "RouteRule('/other', methods=['WEBSOCKET'])"]

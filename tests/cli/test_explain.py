@@ -86,7 +86,8 @@ def test_fastapi_says_how_each_route_is_treated_and_why(explain: Explain) -> Non
         ("default", "default", "mark"),
     )
     assert shown("GET", "/fast") == ("exempt", 1, (10, 0, 60), None, ("mark", "default", "default"))
-    assert said.app()["websockets"] == ["/ws"]
+    assert (said.app()["websockets"], said.app()["websocket_limit"]) == (["/ws"], 512)
+    assert "  websockets (at most 512 open at once): /ws\n" in explain(SHOP).out
 
 
 def test_the_numbers_of_a_policy_at_a_given_service_time(explain: Explain) -> None:
@@ -408,7 +409,7 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "name", "protocol", "shares_state_with", "slots", "queue", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
         "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
         "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
-        "routes", "routes_known", "websockets",
+        "routes", "routes_known", "websockets", "websocket_limit",
     ]  # fmt: skip
     assert list(app["routes"][0]) == [
         "template", "methods", "where", "priority", "cost", "deadline_default", "deadline_minimum", "deadline_maximum",

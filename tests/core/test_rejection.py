@@ -18,6 +18,7 @@ SHED = {
     "exempt_limit",
     "draining",
     "overloaded",
+    "websocket_limit",
 }
 WRONG = {"body_too_large"}
 OUTGOING = {"circuit_open", "bulkhead_full"}

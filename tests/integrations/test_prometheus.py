@@ -26,6 +26,7 @@ from resilient_mw.core.snapshot import (
     Histogram,
     OverloadSnapshot,
     RouteSnapshot,
+    WebsocketSnapshot,
 )
 from resilient_mw.runtime.guard import Guard, guard_of
 from resilient_mw_integrations.prometheus import Figures, ResilienceCollector, install
@@ -56,6 +57,11 @@ FINAL = {
     "resilient_mw_overload_state": {"app", "state"},
     "resilient_mw_overload_signal": {"app", "signal"},
     "resilient_mw_overload_transitions_total": {"app", "before", "after"},
+    "resilient_mw_websockets_arrived_total": ROUTE,
+    "resilient_mw_websockets_refused_total": ROUTE | {"reason"},
+    "resilient_mw_websockets_ended_total": ROUTE | {"outcome"},
+    "resilient_mw_websockets_open": {"app", "priority"},
+    "resilient_mw_websocket_limit": {"app"},
 }
 
 
@@ -97,6 +103,10 @@ def complete(app: str = "shop", factor: int = 1, drain_rate: float | None = 2.5)
         {"queue_full": 14 * factor, "draining": 15 * factor}, {"completed": 16 * factor, "deadline": 17 * factor},
         18 * factor, times(0.002, 100.0), times(0.05, 0.05, 0.2),
     )  # fmt: skip
+    socket = RouteSnapshot(
+        "/ws", "normal", 63 * factor, 64 * factor, 0, {"websocket_limit": 65 * factor}, {"completed": 66 * factor}, 0,
+        times(), times(),
+    )  # fmt: skip
     classes = (ClassSnapshot("normal", 21 * factor, 22 * factor), ClassSnapshot("exempt", 23 * factor, 0))
     return AppSnapshot(
         app,
@@ -111,6 +121,7 @@ def complete(app: str = "shop", factor: int = 1, drain_rate: float | None = 2.5)
         OverloadSnapshot(
             0.05 * factor, "elevated", {"gc": 0.04 * factor}, {("normal", "elevated"): 51 * factor}, ()
         ),
+        WebsocketSnapshot(61 * factor, {"normal": 62 * factor, "exempt": 0}, (socket,)),
     )
 
 
@@ -130,6 +141,7 @@ def value(registry: CollectorRegistry, name: str, *labels: str) -> float | None:
 
 
 ITEM = ("app=shop", "route=/items/{id}", "priority=normal")
+SOCKET = ("app=shop", "route=/ws", "priority=normal")
 
 
 def test_names_and_labels_are_the_final_ones(registry: CollectorRegistry) -> None:
@@ -167,6 +179,12 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("overload_state", "app=shop", "state=overloaded"): 0,
         ("overload_signal", "app=shop", "signal=gc"): 0.04,
         ("overload_transitions_total", "app=shop", "before=normal", "after=elevated"): 51,
+        ("websockets_arrived_total", *SOCKET): 63,
+        ("websockets_refused_total", *SOCKET, "reason=websocket_limit"): 65,
+        ("websockets_ended_total", *SOCKET, "outcome=completed"): 66,
+        ("websockets_open", "app=shop", "priority=normal"): 62,
+        ("websockets_open", "app=shop", "priority=exempt"): 0,
+        ("websocket_limit", "app=shop"): 61,
         ("queue_wait_seconds_count", *ITEM): 2,
         ("queue_wait_seconds_sum", *ITEM): 100.002,
         ("queue_wait_seconds_bucket", *ITEM, "le=0.001"): 0,
@@ -205,6 +223,8 @@ def test_applications_of_one_name_are_added_up(registry: CollectorRegistry) -> N
     assert value(registry, "overload_level", "app=shop") == 0.5  # the worst of them
     assert value(registry, "overload_signal", "app=shop", "signal=gc") == 0.4
     assert value(registry, "overload_transitions_total", "app=shop", "before=normal", "after=elevated") == 561
+    assert value(registry, "websockets_open", "app=shop", "priority=normal") == 682
+    assert value(registry, "websocket_limit", "app=shop") == 671
     assert value(registry, "limit", "app=other") == 3100
     assert value(registry, "draining", "app=other") == 0
     assert value(registry, "drain_rate", "app=other") is None

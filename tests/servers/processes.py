@@ -18,16 +18,18 @@ ROOT = Path(__file__).parents[2]
 Command = Callable[[str, int], list[str]]
 
 
-def _uvicorn(http: str, loop: str) -> Command:
+def _uvicorn(http: str, loop: str, *more: str) -> Command:
     return lambda app, port: [
         "uvicorn", app, "--port", str(port), "--http", http, "--loop", loop, "--no-access-log",
-        "--timeout-graceful-shutdown", "2", "--no-proxy-headers",
+        "--timeout-graceful-shutdown", "2", "--no-proxy-headers", *more,
     ]  # fmt: skip
 
 
 COMMANDS: dict[str, Command] = {
     "uvicorn-h11": _uvicorn("h11", "asyncio"),
     "uvicorn-httptools": _uvicorn("httptools", "uvloop"),
+    "uvicorn-wsproto": _uvicorn("h11", "asyncio", "--ws", "wsproto"),
+    "uvicorn-websockets": _uvicorn("httptools", "uvloop", "--ws", "websockets"),
     "hypercorn": lambda app, port: ["hypercorn", app, "--bind", f"127.0.0.1:{port}", "--graceful-timeout", "1"],
     "hypercorn-trio": lambda app, port: ["hypercorn", app, "--bind", f"127.0.0.1:{port}", "--worker-class", "trio"],
     "granian": lambda app, port: [
