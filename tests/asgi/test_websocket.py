@@ -76,6 +76,7 @@ async def open_to(middleware: Any, path: str = "/ws", **more: Any) -> Socket:
 
 
 async def test_over_the_limit_the_handshake_gets_the_refusal_of_a_request() -> None:
+    """B07: as a denial response, and never as an HTTP response message."""
     middleware = ResilienceMiddleware(echo, websocket_limit=1, limit=1)
     async with all_given_back(middleware):
         first = await open_to(middleware)
@@ -423,6 +424,7 @@ async def test_who_only_sends_ends_when_the_peer_has_gone(lost: str) -> None:
 
 async def test_who_sends_only_catches_an_ordinary_error() -> None:
     caught: list[Exception] = []
+    passed: list[bool] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         try:
@@ -431,6 +433,7 @@ async def test_who_sends_only_catches_an_ordinary_error() -> None:
             caught.append(error)
         assert (await receive())["code"] == 1001
         await send({"type": "websocket.send", "text": "into the void"})  # he knows: as the server wants it
+        passed.append(True)
 
     middleware = ResilienceMiddleware(app)
     async with all_given_back(middleware):
@@ -439,6 +442,7 @@ async def test_who_sends_only_catches_an_ordinary_error() -> None:
         socket.leave(1001)
         assert (await socket.end()).raised is None
     assert isinstance(caught[0], ConnectionResetError)
+    assert passed == [True]
 
 
 async def test_the_error_of_somebody_elses_connection_is_the_applications() -> None:
@@ -498,7 +502,8 @@ async def test_what_is_read_ahead_keeps_its_order_and_has_a_bound() -> None:
 async def test_an_error_of_the_server_while_we_listen_goes_to_the_application() -> None:
     class Broken(Socket):
         async def receive(self) -> Message:
-            if self.taken:
+            if self.taken == 1:
+                self.taken += 1
                 raise RuntimeError("a bug of the server")
             return await super().receive()
 
@@ -587,20 +592,14 @@ async def test_a_forgotten_connection_gives_its_place_back_without_the_lock() ->
 
     middleware: Any = ResilienceMiddleware(app, websocket_limit=1)
     coroutine = middleware(socket_scope(), None, None)
-    task = asyncio.get_running_loop().create_task(asyncio.sleep(0))
-    await task
-
-    async def begin() -> None:
-        coroutine.send(None)
-
-    await begin()
+    coroutine.send(None)
     with middleware._guard._lock:
         coroutine.close()
     assert opened(middleware) == 0
     assert ended(middleware) == {"error": 1}
 
 
-async def test_a_refusal_does_not_count_a_forgotten_connection() -> None:
+async def test_a_forgotten_connection_makes_room_for_the_next() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
