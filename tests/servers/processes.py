@@ -29,7 +29,7 @@ COMMANDS: dict[str, Command] = {
     "uvicorn-h11": _uvicorn("h11", "asyncio"),
     "uvicorn-httptools": _uvicorn("httptools", "uvloop"),
     "uvicorn-wsproto": _uvicorn("h11", "asyncio", "--ws", "wsproto"),
-    "uvicorn-websockets": _uvicorn("httptools", "uvloop", "--ws", "websockets"),
+    "uvicorn-websockets": _uvicorn("httptools", "uvloop", "--ws", "auto"),
     "hypercorn": lambda app, port: ["hypercorn", app, "--bind", f"127.0.0.1:{port}", "--graceful-timeout", "1"],
     "hypercorn-trio": lambda app, port: ["hypercorn", app, "--bind", f"127.0.0.1:{port}", "--worker-class", "trio"],
     "granian": lambda app, port: [
