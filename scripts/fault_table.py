@@ -96,12 +96,12 @@ FAULTS = (
     # -- slots and places
     Fault("slot_kept_on_leave", CONTROLLER,
         "waiter.state = WaiterState.LEFT\n            waiter.route.left += 1\n"
-        "            self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)\n",
+        "            self._give_back(waiter.route, waiter.cost, waiter.tenant)\n",
         "waiter.state = WaiterState.LEFT\n            waiter.route.left += 1\n",
         (UNIT + "test_one_that_leaves_between_the_grant_and_its_start_gives_the_slot_back",)),
     Fault("slot_kept_at_late_begin", CONTROLLER,
         "if now >= waiter.deadline_at:\n"
-        "            self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)\n",
+        "            self._give_back(waiter.route, waiter.cost, waiter.tenant)\n",
         "if now >= waiter.deadline_at:\n",
         (UNIT + "test_a_grant_that_came_too_late_is_not_begun_and_its_slot_goes_on",)),
     Fault("lost_wakeup_on_leave", CONTROLLER,
@@ -144,7 +144,7 @@ FAULTS = (
         UNIT + "test_a_draining_server_takes_no_new_work_and_finishes_what_waits",
     )),
     # -- priority and turns
-    Fault("wrong_push_out_order", CONTROLLER, "return other.newest()", "return other.oldest()", (
+    Fault("wrong_push_out_order", CONTROLLER, "return other.last()", "return other.first()", (
         UNIT + "test_a_higher_class_pushes_out_the_newest_waiter_of_the_lowest_class",
     )),
     Fault("push_out_of_own_places", CONTROLLER, "len(other.queue) > other.places and", "other.queue and", (

@@ -24,7 +24,7 @@ LOOKS = "tests/runtime/test_overload.py::test_"
 VARIANTS = "tests/runtime/test_degrade.py::test_"
 ON_ASGI = "tests/asgi/test_overload.py::test_"
 ON_WSGI = "tests/wsgi/test_overload.py::test_"
-SHED = "if self.overloaded and state is self._lowest and len(state.queue) >= state.places:"
+SHED = "return self.overloaded and state is self._lowest and len(state.queue) >= state.places"
 THIN_OUT = "        if self.overload.crowded:\n            self.overload.thin_out()\n\n"
 
 OVERLOAD_FAULTS = (
@@ -43,7 +43,7 @@ OVERLOAD_FAULTS = (
     Fault("shed_without_overload", CONTROLLER, SHED, SHED.replace("self.overloaded and ", ""), (
         UNIT + "when_it_is_no_longer_overloaded_the_lowest_class_waits_as_before",
     )),
-    Fault("shed_from_its_own_places", CONTROLLER, SHED, "if self.overloaded and state is self._lowest:", (
+    Fault("shed_from_its_own_places", CONTROLLER, SHED, "return self.overloaded and state is self._lowest", (
         UNIT + "while_overloaded_the_lowest_class_waits_in_its_own_places_only",
         "tests/closed_loop/test_shedding.py::test_while_it_is_shed_a_class_still_gets_the_share_of_its_weight",
     )),

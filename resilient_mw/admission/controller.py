@@ -56,8 +56,12 @@ class AdmissionController:
 
     # -- the four verbs ------------------------------------------------------------------------------------------------
 
-    def arrive(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
+    def arrive(
+        self, now: float, route: RouteEntry, cost: int, deadline_at: float, tenant: str | None = None
+    ) -> Decision:
         """Decide about a request that has just arrived.
+
+        Whoever names a tenant here names it in `release` too.
 
         Returns:
             The shared `ADMITTED`, a queued decision with its waiter, or a refusal; with the waiters that this
@@ -69,21 +73,26 @@ class AdmissionController:
             return self._refuse(now, route, reason, NOBODY)
         if route.rank < 0:
             return self._arrive_exempt(now, route)
+        state = self.classes[route.rank]
+        if tenant is not None and state.tenants is None:
+            state.know_tenants()
         if self.waiting or self.draining:
-            return self._arrive_in_a_crowd(now, route, cost, deadline_at)
-        if self.slots.try_take(self.classes[route.rank], cost):
+            return self._arrive_in_a_crowd(now, route, cost, deadline_at, tenant)
+        if self.slots.try_take(state, cost):
+            if state.tenants is not None:
+                state.tenants.took(tenant, cost)
             route.admitted += 1
             return ADMITTED
-        return self._arrive_in_a_crowd(now, route, cost, deadline_at)
+        return self._arrive_in_a_crowd(now, route, cost, deadline_at, tenant)
 
-    def release(self, now: float, route: RouteEntry, cost: int) -> Settled:
+    def release(self, now: float, route: RouteEntry, cost: int, tenant: str | None = None) -> Settled:
         """Take back the slots of one request, whose work has stopped; return the waiters to wake."""
         if route.rank < 0:
             if not self.exempt:
                 raise RuntimeError("the place of an exempt request was given back, but none is taken")
             self.exempt -= 1
             return NOBODY
-        self.slots.give_back(self.classes[route.rank], cost)
+        self._give_back(route, cost, tenant)
         if not self.waiting:
             return NOBODY
         self.forecast.drain.released(now, cost)
@@ -112,16 +121,19 @@ class AdmissionController:
                 self.forecast.ran(runs)
         self._unlearned.clear()
 
-    def end(self, now: float, route: RouteEntry, cost: int, outcome: str, ran: float) -> Settled:
+    def end(  # noqa: PLR0917  on the way of every request: keywords would cost
+        self, now: float, route: RouteEntry, cost: int, outcome: str, ran: float, tenant: str | None = None
+    ) -> Settled:
         """Count a run that has ended and take back its slots: `finish` and `release` in one step."""
         runs = route.runs
         if outcome is COMPLETED and 0 < len(runs) < ENOUGH_TO_LEARN:
             runs.append(ran)  # as finish() does, without a call
         else:
             self.finish(route, outcome, ran)
-        if self.waiting or route.rank < 0:
-            return self.release(now, route, cost)
-        self.slots.give_back(self.classes[route.rank], cost)
+        state = self.classes[route.rank]
+        if self.waiting or route.rank < 0 or state.tenants is not None:
+            return self.release(now, route, cost, tenant)
+        self.slots.give_back(state, cost)
         return NOBODY
 
     def tick(self, now: float) -> Settled:
@@ -140,7 +152,7 @@ class AdmissionController:
         if waiter.state is WaiterState.GRANTED:
             waiter.state = WaiterState.LEFT
             waiter.route.left += 1
-            self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)
+            self._give_back(waiter.route, waiter.cost, waiter.tenant)
             return self._expire(now) + self._dispatch(now)
         return NOBODY
 
@@ -151,7 +163,7 @@ class AdmissionController:
         if waiter.state is not WaiterState.GRANTED:
             raise RuntimeError(f"a waiter in state {waiter.state.value!r} cannot begin")
         if now >= waiter.deadline_at:
-            self.slots.give_back(self.classes[waiter.route.rank], waiter.cost)
+            self._give_back(waiter.route, waiter.cost, waiter.tenant)
             self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE)
             settled = self._expire(now) + self._dispatch(now)
             return Decision(reason=waiter.reason, retry_after=waiter.retry_after, settled=settled)
@@ -182,32 +194,37 @@ class AdmissionController:
         route.admitted += 1
         return ADMITTED
 
-    def _arrive_in_a_crowd(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
+    def _arrive_in_a_crowd(
+        self, now: float, route: RouteEntry, cost: int, deadline_at: float, tenant: str | None
+    ) -> Decision:
         settled = self._expire(now) + self._dispatch(now) if self.waiting else NOBODY
         if self.draining:
             return self._refuse(now, route, Reason.DRAINING, settled)
         state = self.classes[route.rank]
         if not state.queue and self.slots.fits(state, cost):
             self.slots.take_in_turn(state, cost)
+            if state.tenants is not None:
+                state.tenants.took(tenant, cost)
             route.admitted += 1
             return Decision(settled=settled) if settled else ADMITTED
-        if self.overloaded and state is self._lowest and len(state.queue) >= state.places:
+        if self._sheds(state) and state.displaced_by(tenant) is None:
             return self._refuse(now, route, Reason.OVERLOADED, settled)
         give_up_at = self._give_up_at(now, deadline_at)
         if give_up_at <= now:
             return self._refuse(now, route, Reason.QUEUE_TIMEOUT, settled)
         if self._unlearned:
             self.learn()
-        if self.forecast.too_late(now, state, route, cost, deadline_at - now):
+        if self.forecast.too_late(now, state, route, cost, deadline_at - now, tenant):
             return self._refuse(now, route, Reason.PREDICTED_LATE, settled)
-        loser = self._make_room(state)
+        loser = self._make_room(state, tenant)
         if loser is not None:
             self._remove(now, loser, WaiterState.REFUSED)
-            self._refuse_waiter(now, loser, Reason.PUSHED_OUT)
+            own = loser.route.rank == state.rank
+            self._refuse_waiter(now, loser, Reason.TENANT_SHARE if own else Reason.PUSHED_OUT)
             settled = (*settled, loser)
         elif self.waiting >= self.queue_length or len(state.queue) >= state.most:
             return self._refuse(now, route, Reason.QUEUE_FULL, settled)
-        waiter = Waiter(route, cost, now, give_up_at, deadline_at)
+        waiter = Waiter(route, cost, now, give_up_at, deadline_at, tenant)
         if not self.waiting:
             self.forecast.drain.began(now)
         state.append(waiter)
@@ -223,19 +240,25 @@ class AdmissionController:
             return min(now + self._policy.max_wait, deadline_at)
         return now + min(self._policy.max_wait, share * (deadline_at - now))
 
-    def _make_room(self, state: ClassState) -> Waiter | None:
+    def _make_room(self, state: ClassState, tenant: str | None) -> Waiter | None:
         """Return the waiter that has to go so that a request of this class can wait; None if there is none.
 
-        The newest of the lowest class below goes first, as long as that class holds more than the places that are its
-        own. A class that holds less than its own places takes one back from whoever holds more than his.
+        The last of the lowest class below goes first, as long as that class holds more than the places that are its
+        own. A class that holds less than its own places takes one back from whoever holds more than his. Where that
+        does not help, the largest tenant of the class gives a place to one that holds fewer.
         """
-        if self.waiting < self.queue_length or len(state.queue) >= state.most:
+        if len(state.queue) >= state.most or self._sheds(state):
+            return state.displaced_by(tenant)
+        if self.waiting < self.queue_length:
             return None
         short = len(state.queue) < state.places
         for other in reversed(self.classes):
             if other is not state and len(other.queue) > other.places and (short or other.rank > state.rank):
-                return other.newest()
-        return None
+                return other.last()
+        return state.displaced_by(tenant)
+
+    def _sheds(self, state: ClassState) -> bool:
+        return self.overloaded and state is self._lowest and len(state.queue) >= state.places
 
     # -- the ends of waiting -------------------------------------------------------------------------------------------
 
@@ -245,12 +268,20 @@ class AdmissionController:
         while self.waiting:
             state = self.slots.next_class()
             if state is None:
+                self.slots.keep_firsts()
                 break
-            waiter = state.oldest()
+            waiter = state.first()
             self.slots.take_in_turn(state, waiter.cost)
+            state.serve(now, waiter, self.forecast.typical_run)
             self._remove(now, waiter, WaiterState.GRANTED)
             granted = (*granted, waiter)
         return granted
+
+    def _give_back(self, route: RouteEntry, cost: int, tenant: str | None) -> None:
+        state = self.classes[route.rank]
+        self.slots.give_back(state, cost)
+        if state.tenants is not None:
+            state.tenants.gave_back(tenant, cost)
 
     def _expire(self, now: float) -> Settled:
         waiter = self._timetable.pop_due(now)

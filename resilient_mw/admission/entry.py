@@ -138,6 +138,7 @@ class Waiter:
         retry_after: whole seconds, where the refusal carries them.
         wake: set by the shell; called by the owner, outside the lock, when the state has changed.
         bypassed: slots that other classes took while this one was first in its class and did not fit.
+        tenant: on whose behalf it came; None: nobody's in particular.
     """
 
     __slots__ = (
@@ -150,11 +151,18 @@ class Waiter:
         "retry_after",
         "route",
         "state",
+        "tenant",
         "wake",
     )
 
-    def __init__(
-        self, route: RouteEntry, cost: int, arrived_at: float, give_up_at: float, deadline_at: float
+    def __init__(  # noqa: PLR0917  made from the arguments of an arrival, in their order
+        self,
+        route: RouteEntry,
+        cost: int,
+        arrived_at: float,
+        give_up_at: float,
+        deadline_at: float,
+        tenant: str | None = None,
     ) -> None:
         self.route = route
         self.cost = cost
@@ -166,3 +174,4 @@ class Waiter:
         self.retry_after: int | None = None
         self.wake: Callable[[], None] | None = None
         self.bypassed = 0
+        self.tenant = tenant

@@ -41,6 +41,11 @@ class Forecast:
             typical = seconds if not typical else typical + 0.05 * (seconds - typical)
         self._run = typical
 
+    @property
+    def typical_run(self) -> float:
+        """Seconds that a slot is held; 0 while unknown."""
+        return self._run
+
     def rate(self, now: float) -> float | None:
         """Return slots released per second under load; None while unknown.
 
@@ -54,12 +59,18 @@ class Forecast:
             return expected if measured is None else measured
         return measured if standing else max(measured, expected)
 
-    def wait(self, now: float, state: ClassState, cost: int) -> float | None:
+    def wait(self, now: float, state: ClassState, cost: int, ahead: int | None = None) -> float | None:
         """Return the predicted wait in seconds of one more request of a class; None while unknown.
 
         It is served after its own class's backlog at the class's share of the rate, or after everybody's backlog at
         the whole rate, whichever is sooner: the prediction errs to the short side, so that nobody is refused for a
         wait that would not have happened.
+
+        Args:
+            now: the instant.
+            state: the class.
+            cost: slots that the request needs.
+            ahead: slots of its class that are granted before it; None: all that its class waits for.
         """
         rate = self.rate(now)
         if not rate:
@@ -69,14 +80,19 @@ class Forecast:
             other.priority.weight for other in self._slots.classes if other is not state and other.queue
         )
         everybody = sum(other.queued_cost for other in self._slots.classes)
-        return min((state.queued_cost + cost) * weights / weight, everybody + cost) / rate
+        if ahead is None:
+            ahead = state.queued_cost
+        everybody -= state.queued_cost - ahead
+        return min((ahead + cost) * weights / weight, everybody + cost) / rate
 
-    def too_late(self, now: float, state: ClassState, route: RouteEntry, cost: int, budget: float) -> bool:
+    def too_late(  # noqa: PLR0917  what the controller knows of an arrival, in its order
+        self, now: float, state: ClassState, route: RouteEntry, cost: int, budget: float, tenant: str | None
+    ) -> bool:
         """Return whether a request that has to queue would be answered after its deadline."""
         median = route.median.value
         if median is None or budget == math.inf:
             return False
-        wait = self.wait(now, state, cost)
+        wait = self.wait(now, state, cost, state.ahead(tenant))
         return wait is not None and wait + median > budget
 
     def retry_after(self, now: float, state: ClassState) -> int:

@@ -1,6 +1,7 @@
 """The wait queue of one class, and the timetable of all waiters.
 
-May live here: order and removal. May not: any decision about who deserves a slot (that is `controller`).
+May live here: order and removal. May not: any decision about who deserves a slot (that is `controller`), and the turns
+of tenants (that is `tenants`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from resilient_mw.admission.entry import Waiter, WaiterState
-from resilient_mw.core.priority import PriorityClass
+from resilient_mw.admission.standing import StandingQueue
+from resilient_mw.admission.tenants import TenantTurns
+from resilient_mw.core.priority import NEWEST_FIRST, PriorityClass
 
 
 class ClassState:
@@ -27,9 +30,13 @@ class ClassState:
         turn: its virtual time: slots taken in turns, divided by its weight. The lowest one is next.
         places: queue places that no other class can push it out of.
         most: most waiters at once.
+        tenants: the turns of its tenants; None as long as no request has named one.
+        standing: whether its queue stands; None where the order is always that of arrival.
+        kept: the waiter that stays the first whoever comes, since slots are being saved up for it.
     """
 
     __slots__ = (
+        "kept",
         "most",
         "places",
         "priority",
@@ -38,6 +45,8 @@ class ClassState:
         "rank",
         "reserved",
         "slots",
+        "standing",
+        "tenants",
         "turn",
         "unfilled",
     )
@@ -52,24 +61,75 @@ class ClassState:
         self.turn = 0.0
         self.places = places
         self.most = most
+        self.tenants: TenantTurns | None = None
+        self.standing = StandingQueue() if priority.queue_order == NEWEST_FIRST else None
+        self.kept: Waiter | None = None
+
+    def know_tenants(self) -> None:
+        """Serve the tenants in turns from now on; whoever waits or runs already belongs to the one without a name."""
+        self.tenants = TenantTurns(self.queue, self.slots)
+
+    @property
+    def newest_first(self) -> bool:
+        """Whether the newest waiter is served first at the moment."""
+        return self.standing is not None and self.standing.standing
 
     def oldest(self) -> Waiter:
-        """Return the waiter that is next in this class."""
+        """Return the waiter that came first."""
         return next(iter(self.queue))
 
-    def newest(self) -> Waiter:
-        """Return the waiter that came last."""
-        return next(reversed(self.queue))
+    def first(self) -> Waiter:
+        """Return the waiter that is next in this class."""
+        if self.kept is not None:
+            return self.kept
+        if self.tenants is not None:
+            return self.tenants.first(newest_first=self.newest_first)
+        return next(reversed(self.queue)) if self.newest_first else next(iter(self.queue))
+
+    def last(self) -> Waiter:
+        """Return the waiter that would be served last: the first to go when somebody has to."""
+        if self.tenants is not None:
+            return self.tenants.last(newest_first=self.newest_first)
+        return next(iter(self.queue)) if self.newest_first else next(reversed(self.queue))
+
+    def displaced_by(self, tenant: str | None) -> Waiter | None:
+        """Return the waiter that goes so that another request of a tenant can wait in this full class; None: none."""
+        if self.tenants is None or not self.tenants.may_displace(tenant):
+            return None
+        return self.tenants.last(newest_first=self.newest_first)
+
+    def ahead(self, tenant: str | None) -> int:
+        """Return slots that are granted in this class before another request of a tenant, at least."""
+        if self.newest_first:
+            return 0
+        if self.tenants is None:
+            return self.queued_cost
+        return min(self.queued_cost, self.tenants.ahead(tenant))
+
+    def serve(self, now: float, waiter: Waiter, typical_run: float) -> None:
+        """Note that a waiter has got its slots, before it is taken out."""
+        if self.tenants is not None:
+            self.tenants.took(waiter.tenant, waiter.cost)
+        if self.standing is not None:
+            self.standing.look(now, self.oldest().arrived_at, typical_run)
 
     def append(self, waiter: Waiter) -> None:
         """Take a waiter in at the end."""
         self.queue[waiter] = None
         self.queued_cost += waiter.cost
+        if self.tenants is not None:
+            self.tenants.append(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Take a waiter out, wherever it stands."""
         del self.queue[waiter]
         self.queued_cost -= waiter.cost
+        if self.kept is waiter:
+            self.kept = None
+        if self.tenants is not None:
+            self.tenants.remove(waiter)
+        if self.standing is not None and not self.queue:
+            self.standing.gone()
 
 
 def class_states(classes: Sequence[PriorityClass], queue_length: int) -> list[ClassState]:

@@ -43,7 +43,7 @@ class Slots:
             return True
         for other in self.classes:
             if other is not state and other.queue:
-                first = other.oldest()
+                first = other.first()
                 if first.bypassed >= self.limit and first.cost > self.available(other):
                     return False
         return True
@@ -77,9 +77,10 @@ class Slots:
         taken = cost - min(cost, state.unfilled)
         for other in self.classes:
             if taken and other is not state and other.queue:
-                first = other.oldest()
+                first = other.first()
                 if first.cost > self.available(other):
                     first.bypassed += taken
+                    other.kept = first
         if taken:
             self._turn = max(self._turn, state.turn)
             state.turn = self._turn + taken / state.priority.weight
@@ -107,10 +108,18 @@ class Slots:
             if (
                 state.queue
                 and (best is None or state.turn < best.turn)
-                and self.fits(state, state.oldest().cost)
+                and self.fits(state, state.first().cost)
             ):
                 best = state
         return best
+
+    def keep_firsts(self) -> None:
+        """Let a first waiter stay the first, whoever comes, where slots are free and it does not fit."""
+        if self.in_use >= self.limit:
+            return
+        for state in self.classes:
+            if state.queue and self.available(state) > 0:
+                state.kept = state.first()
 
     def _refill(self, state: ClassState) -> None:
         unfilled = max(0, state.reserved - state.slots)

@@ -258,7 +258,8 @@ class ResilienceMiddleware:
             if channel.disconnected:
                 # He left at the instant at which the wait ended.
                 if admitted:
-                    self._guard.end(waiter.route, waiter.cost, CancelReason.CLIENT_DISCONNECT.value, 0.0)
+                    left = CancelReason.CLIENT_DISCONNECT.value
+                    self._guard.end(waiter.route, waiter.cost, left, 0.0, waiter.tenant)
                     admitted = False
                 return None
         finally:

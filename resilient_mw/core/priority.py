@@ -9,6 +9,10 @@ from resilient_mw.core.checks import require_integer, require_name, require_numb
 EXEMPT = "exempt"
 """The name of the class that is never queued or refused for load. It has a bound of its own and no queue."""
 
+FIFO = "fifo"
+NEWEST_FIRST = "newest_first"
+QUEUE_ORDERS = (FIFO, NEWEST_FIRST)
+
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
@@ -22,6 +26,9 @@ class PriorityClass:
         reserved: slots that no other class may use, also while this one leaves them idle. They stay out of the
             turns, so a class with 8 of 10 slots reserved still competes for the other two by weight.
         queue_length: most requests of this class that wait at once; None: the whole queue of the policy.
+        queue_order: who of this class is served first: `"fifo"`, or `"newest_first"`: the newest while the queue stands
+            (its oldest waiter has been waiting for more than twice the typical run time, for 100 ms on end),
+            otherwise in the order of arrival.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -31,6 +38,7 @@ class PriorityClass:
     weight: float = 1.0
     reserved: int = 0
     queue_length: int | None = None
+    queue_order: str = FIFO
 
     def __post_init__(self) -> None:
         require_name("PriorityClass.name", self.name)
@@ -40,6 +48,11 @@ class PriorityClass:
         require_integer(f"PriorityClass({self.name!r}).reserved", self.reserved, low=0)
         if self.queue_length is not None:
             require_integer(f"PriorityClass({self.name!r}).queue_length", self.queue_length, low=0)
+        if self.queue_order not in QUEUE_ORDERS:
+            raise ValueError(
+                f"PriorityClass({self.name!r}).queue_order={self.queue_order!r} is not allowed: "
+                f"it must be one of {QUEUE_ORDERS}"
+            )
 
 
 CRITICAL = PriorityClass("critical", weight=8)

@@ -19,6 +19,8 @@ class Reason(StrEnum):
     """No slot was free and no place in the wait queue was left for this class."""
     PUSHED_OUT = "pushed_out"
     """It waited, and a request of a higher class took its place in a full queue."""
+    TENANT_SHARE = "tenant_share"
+    """It waited, its tenant with more requests than any other, and a request of another one took its place."""
     QUEUE_TIMEOUT = "queue_timeout"
     """It waited as long as it may and no slot came free."""
     PREDICTED_LATE = "predicted_late"
@@ -81,6 +83,9 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
         Reason.QUEUE_FULL: RefusalRule(503, "The wait queue is full", RetryAfter.DRAIN),
         Reason.PUSHED_OUT: RefusalRule(
             503, "A request of a higher class took the place in the queue", RetryAfter.DRAIN
+        ),
+        Reason.TENANT_SHARE: RefusalRule(
+            503, "A request of another tenant took the place in the queue", RetryAfter.DRAIN
         ),
         Reason.QUEUE_TIMEOUT: RefusalRule(503, "No slot came free in time", RetryAfter.DRAIN),
         Reason.PREDICTED_LATE: RefusalRule(503, "The answer would come after the deadline", RetryAfter.DRAIN),

@@ -69,14 +69,33 @@ class Guard:
         self._later: deque[Callable[[], None]] = deque()
         ports.register(self)
 
-    def arrive(self, entry: RouteEntry, now: float, deadline_at: float) -> Decision:
-        """Decide about a request that has just arrived; see `AdmissionController.arrive`."""
+    def arrive(
+        self,
+        entry: RouteEntry,
+        now: float,
+        deadline_at: float,
+        cost: int | None = None,
+        tenant: str | None = None,
+    ) -> Decision:
+        """Decide about a request that has just arrived; see `AdmissionController.arrive`.
+
+        Whoever names a cost or a tenant here names the same when the slots are given back.
+
+        Args:
+            entry: how it is treated.
+            now: the instant of its arrival.
+            deadline_at: the instant after which its answer is worthless.
+            cost: slots that it takes; None: those of its entry.
+            tenant: on whose behalf it comes; None: nobody's in particular.
+        """
         if self._later:
             self._catch_up()
         # Here and in end(), which every request comes by, `with` would cost twice as much.
         self._lock.acquire()
         try:
-            decision = self.controller.arrive(now, entry, entry.cost, deadline_at)
+            decision = self.controller.arrive(
+                now, entry, entry.cost if cost is None else cost, deadline_at, tenant
+            )
         finally:
             self._lock.release()
         if decision is not ADMITTED:
@@ -143,20 +162,20 @@ class Guard:
             settled = self.controller.tick(max(at, self.clock.now()))
         self._wake(settled)
 
-    def release(self, entry: RouteEntry, cost: int) -> None:
+    def release(self, entry: RouteEntry, cost: int, tenant: str | None = None) -> None:
         """Give back the slots of one request, because its work has stopped. Exactly once."""
         with self._lock:
-            settled = self.controller.release(self.clock.now(), entry, cost)
+            settled = self.controller.release(self.clock.now(), entry, cost, tenant)
         if settled:
             self._wake(settled)
         if self.overload.crowded:
             self.overload.thin_out()
 
-    def end(self, entry: RouteEntry, cost: int, outcome: str, ran: float) -> None:
+    def end(self, entry: RouteEntry, cost: int, outcome: str, ran: float, tenant: str | None = None) -> None:
         """Count a run that has ended and give back its slots: the common case in one step."""
         self._lock.acquire()
         try:
-            settled = self.controller.end(self.clock.now(), entry, cost, outcome, ran)
+            settled = self.controller.end(self.clock.now(), entry, cost, outcome, ran, tenant)
         finally:
             self._lock.release()
         if settled:

@@ -32,6 +32,7 @@ class Traffic:
         sends_deadline: whether the server is told so by a header.
         patience: seconds from sending after which a caller hangs up. None: never.
         returns: how often a refused caller comes back, each time after the delay that it was told.
+        tenant: on whose behalf the requests come; None: nobody's in particular.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -46,6 +47,7 @@ class Traffic:
     sends_deadline: bool = True
     patience: Duration | None = None
     returns: int = 0
+    tenant: str | None = None
 
     def __post_init__(self) -> None:
         require_name("Traffic.name", self.name)
@@ -114,6 +116,7 @@ class Users:
             wish=self._wish,
             duration=self._duration,
             ended=self._ended,
+            tenant=traffic.tenant,
         )
         if traffic.patience is not None:
             delay = traffic.patience.draw(self._patience, now)

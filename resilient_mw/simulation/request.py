@@ -34,6 +34,7 @@ class Request:
         worth_until: the instant after which its caller cannot use the answer.
         deadline_at: the instant until which the server believes that the answer is worth something.
         wish: the budget that its deadline header says; None without one.
+        tenant: on whose behalf it comes.
         duration: draws the service time of work that begins at an instant.
         admitted_at: the instant at which it was let in; NaN if it never was.
         began_at: the instant at which its work began, which may be later where the plant is busy; NaN if it never did.
@@ -59,6 +60,7 @@ class Request:
         "route",
         "sent_at",
         "stopped",
+        "tenant",
         "timer",
         "waiter",
         "wish",
@@ -77,6 +79,7 @@ class Request:
         wish: float | None,
         duration: Callable[[float], float],
         ended: Callable[[Request], None],
+        tenant: str | None = None,
     ) -> None:
         self.route = route
         self.figures = figures
@@ -86,6 +89,7 @@ class Request:
         self.wish = wish
         self.duration = duration
         self.ended = ended
+        self.tenant = tenant
         self.deadline_at = math.inf
         self.admitted_at = math.nan
         self.began_at = math.nan

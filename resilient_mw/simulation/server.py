@@ -56,7 +56,7 @@ class Server:
             self._start(request)
             return
         request.deadline_at = now + route.deadline.budget(request.wish, trusted=True)
-        decision = controller.arrive(now, route, route.cost, request.deadline_at)
+        decision = controller.arrive(now, route, route.cost, request.deadline_at, request.tenant)
         if decision is ADMITTED:
             self._start(request)
             return
@@ -171,7 +171,7 @@ class Server:
                 controller.finish(route, COMPLETED, now - request.admitted_at)
             request.end(now, Outcome.IN_TIME if now <= request.worth_until else Outcome.LATE)
         if controller is not None:
-            self._wake(controller.release(now, route, route.cost))
+            self._wake(controller.release(now, route, route.cost, request.tenant))
 
     def _disarm(self, request: Request) -> None:
         if request.timer is not None:

@@ -33,22 +33,47 @@ class Desk:
         return self.entries.get(template, Mark(priority, cost))
 
     def arrive(
-        self, now: float, priority: str = "normal", *, cost: int = 1, budget: float = 3600.0
+        self,
+        now: float,
+        priority: str = "normal",
+        *,
+        cost: int = 1,
+        budget: float = 3600.0,
+        tenant: str | None = None,
     ) -> Decision:
-        return self.controller.arrive(now, self.route(priority, cost), cost, now + budget)
+        return self.controller.arrive(now, self.route(priority, cost), cost, now + budget, tenant)
 
-    def queue(self, now: float, priority: str = "normal", *, cost: int = 1, budget: float = 3600.0) -> Waiter:
+    def queue(
+        self,
+        now: float,
+        priority: str = "normal",
+        *,
+        cost: int = 1,
+        budget: float = 3600.0,
+        tenant: str | None = None,
+    ) -> Waiter:
         """Arrive, and expect to be queued."""
-        waiter = self.arrive(now, priority, cost=cost, budget=budget).waiter
+        waiter = self.arrive(now, priority, cost=cost, budget=budget, tenant=tenant).waiter
         assert waiter is not None, "it was expected to be queued"
         return waiter
 
-    def admit(self, now: float, priority: str = "normal", *, cost: int = 1, budget: float = 3600.0) -> None:
+    def admit(
+        self,
+        now: float,
+        priority: str = "normal",
+        *,
+        cost: int = 1,
+        budget: float = 3600.0,
+        tenant: str | None = None,
+    ) -> None:
         """Arrive, and expect to be admitted."""
-        assert self.arrive(now, priority, cost=cost, budget=budget).admitted, "it was expected to be admitted"
+        decision = self.arrive(now, priority, cost=cost, budget=budget, tenant=tenant)
+        assert decision.admitted, "it was expected to be admitted"
 
-    def release(self, now: float, priority: str = "normal", *, cost: int = 1) -> Settled:
-        return self.controller.release(now, self.route(priority, cost), cost)
+    def release(
+        self, now: float, priority: str = "normal", *, cost: int = 1, tenant: str | None = None
+    ) -> Settled:
+        return self.controller.release(now, self.route(priority, cost), cost, tenant)
 
     def learn(self, ran: float, priority: str = "normal", *, runs: int = 30) -> None:
         """Let the typical run time of a route be known."""

@@ -156,6 +156,7 @@ def test_values_that_do_not_go_together(changes: dict[str, Any], message: str) -
         ("reserved", 1.5, "of at least 0"),
         ("queue_length", -1, "of at least 0"),
         ("queue_length", True, "of at least 0"),
+        ("queue_order", "lifo", "one of ('fifo', 'newest_first')"),
     ],
 )
 def test_a_wrong_class_is_an_error(field: str, value: Any, allowed: str) -> None:

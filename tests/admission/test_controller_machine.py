@@ -40,6 +40,12 @@ BOUNDED = (
     PriorityClass("c", queue_length=0),
 )
 
+NEWEST = (
+    PriorityClass("a", weight=2, reserved=1, queue_order="newest_first"),
+    PriorityClass("b", queue_order="newest_first"),
+    PriorityClass("c"),
+)
+
 
 def _policy(
     limit: int,
@@ -69,6 +75,8 @@ POLICIES = (
     _policy(2, 6, BOUNDED, 60.0, 1.0),
     _policy(3, 3, (PriorityClass("only"),), 0.25, 1.0),
     _policy(2, 3, EVEN, 0.0, 1.0),
+    _policy(2, 9, NEWEST, 60.0, 1.0),
+    _policy(3, 6, NEWEST, 2.0, 1.0),
 )
 
 # (class, cost, budget in ticks, how far behind the clock of its thread is)
@@ -85,14 +93,17 @@ ARRIVALS = st.sampled_from(
 PAUSES = st.sampled_from([1, 1, 2, 4, 16, 64, 640])
 PICKS = st.integers(0, 7)
 COUNTS = st.integers(2, 5)
+TENANTS = st.sampled_from([None, None, "ant", "ant", "ant", "bee", "cow"])
+NAMED = st.sampled_from([False, False, True])
 
 
 class ControllerMachine(RuleBasedStateMachine):
     """Arrivals, releases, departures, late timers and late grants, in any order."""
 
-    @initialize(policy=st.sampled_from(POLICIES), seed=st.integers(0, 3))
-    def start(self, policy: ServerPolicy, seed: int) -> None:
+    @initialize(policy=st.sampled_from(POLICIES), seed=st.integers(0, 3), named=NAMED)
+    def start(self, policy: ServerPolicy, seed: int, *, named: bool) -> None:
         self.policy = policy
+        self.named = named
         self.now = 0.0
         self.controller = AdmissionController(policy, Random(seed))
         self.ledger = Ledger(policy)
@@ -104,19 +115,20 @@ class ControllerMachine(RuleBasedStateMachine):
 
     # -- verbs
 
-    @rule(what=ARRIVALS)
-    def arrive(self, what: tuple[int, int, int, int]) -> None:
+    @rule(what=ARRIVALS, tenant=TENANTS)
+    def arrive(self, what: tuple[int, int, int, int], tenant: str | None) -> None:
         rank, cost, budget, behind = what
+        tenant = tenant if self.named else None
         rank %= len(self.policy.classes)
         cost = min(cost, self.ledger.most_cost[rank])
         now = max(0.0, self.now - behind * TICK)
         deadline_at = now + budget * TICK
-        decision = self.controller.arrive(now, self.routes[rank], cost, deadline_at)
+        decision = self.controller.arrive(now, self.routes[rank], cost, deadline_at, tenant)
         useless = budget == 0 or budget * TICK < self.policy.smallest_budget
         assert (decision.reason in {Reason.EXPIRED_ON_ARRIVAL, Reason.INSUFFICIENT_BUDGET}) is useless
         assert decision.settled == NOBODY or not useless
         assert decision.reason is not Reason.PREDICTED_LATE or self.learned
-        self.ledger.arrived(now, rank, cost, deadline_at, decision)
+        self.ledger.arrived(now, rank, cost, deadline_at, decision, tenant)
         if not useless:
             self.ledger.check_nobody_is_dead(now)
         if decision.waiter is not None:
@@ -124,10 +136,10 @@ class ControllerMachine(RuleBasedStateMachine):
             assert decision.waiter.give_up_at == now + share
         self._check()
 
-    @rule(what=ARRIVALS, count=COUNTS)
-    def arrive_together(self, what: tuple[int, int, int, int], count: int) -> None:
+    @rule(what=ARRIVALS, count=COUNTS, tenant=TENANTS)
+    def arrive_together(self, what: tuple[int, int, int, int], count: int, tenant: str | None) -> None:
         for _ in range(count):
-            self.arrive(what)
+            self.arrive(what, tenant)
 
     @precondition(lambda self: self.ledger.running)
     @rule(pick=PICKS)
@@ -141,15 +153,15 @@ class ControllerMachine(RuleBasedStateMachine):
             self._release(request)
 
     @precondition(lambda self: self.ledger.waiting and self.ledger.running)
-    @rule(what=ARRIVALS, count=COUNTS)
-    def work_off(self, what: tuple[int, int, int, int], count: int) -> None:
+    @rule(what=ARRIVALS, count=COUNTS, tenant=TENANTS)
+    def work_off(self, what: tuple[int, int, int, int], count: int, tenant: str | None) -> None:
         """The oldest ends, whoever got its slots begins, another arrives."""
         for _ in range(count):
             if self.ledger.running:
                 self._release(self.ledger.running[0])
             for request in tuple(self.ledger.granted):
                 self._begin(request)
-            self.arrive(what)
+            self.arrive(what, tenant)
 
     @rule(ticks=PAUSES)
     def pause(self, ticks: int) -> None:
@@ -228,6 +240,9 @@ class ControllerMachine(RuleBasedStateMachine):
                 self._release(request)
         assert self.controller.waiting == 0, "somebody waits and nobody runs: a wedge"
         assert self.controller.slots.in_use == 0
+        assert not any(each.tenants for each in self.controller.classes), (
+            "a tenant that is gone is remembered"
+        )
         assert ledger.counts == {
             "arrived": sum(route.arrived for route in self.routes),
             "admitted": sum(route.admitted for route in self.routes),
@@ -239,7 +254,8 @@ class ControllerMachine(RuleBasedStateMachine):
 
     def _release(self, request: Request) -> None:
         waited = self.ledger.waiting
-        settled = self.controller.release(self.now, self.routes[request.rank], request.cost)
+        route = self.routes[request.rank]
+        settled = self.controller.release(self.now, route, request.cost, request.tenant)
         self.ledger.released(self.now, request, settled)
         if waited:
             self.ledger.check_nobody_is_dead(self.now)
@@ -276,6 +292,10 @@ class ControllerMachine(RuleBasedStateMachine):
 
     def _check(self) -> None:
         ledger, controller = self.ledger, self.controller
+        for state in controller.classes:
+            if ledger.both_ends[state.rank]:
+                first = state.first() if state.queue else None
+                ledger.told_first(state.rank, first, kept=state.kept is not None)
         ledger.check()
         assert controller.waiting == ledger.waiting
         assert controller.slots.in_use == sum(ledger.held)
@@ -283,6 +303,9 @@ class ControllerMachine(RuleBasedStateMachine):
             assert state.slots == held
             assert list(state.queue) == [request.waiter for request in queue]
             assert state.queued_cost == sum(request.cost for request in queue)
+            if state.tenants is not None:
+                assert len(state.tenants) == len(ledger.tenants(state.rank))
+            assert (state.tenants is not None) is ledger.aware[state.rank]
         assert controller.next_wakeup() == (self._next_give_up() if ledger.waiting else None)
         assert len(controller._timetable) <= 2 * ledger.queue_length + Timetable.SLACK + 1
         assert controller.exempt == self.exempt <= 2

@@ -25,7 +25,7 @@ def test_a_class_knows_its_oldest_and_newest_waiter_whoever_left() -> None:
         state.append(waiter)
     for gone, oldest, newest, cost in ((1, 0, 3, 8), (3, 0, 2, 4), (0, 2, 2, 3)):
         state.remove(waiters[gone])
-        assert (state.oldest(), state.newest(), state.queued_cost) == (waiters[oldest], waiters[newest], cost)
+        assert (state.first(), state.last(), state.queued_cost) == (waiters[oldest], waiters[newest], cost)
     with pytest.raises(KeyError):
         state.remove(waiters[0])
 

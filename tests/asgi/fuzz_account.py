@@ -24,22 +24,26 @@ class AccountedController(AdmissionController):
         self.complaints: list[str] = []
         self._releases = 0
 
-    def arrive(self, now: float, route: RouteEntry, cost: int, deadline_at: float) -> Decision:
-        decision = super().arrive(now, route, cost, deadline_at)
+    def arrive(
+        self, now: float, route: RouteEntry, cost: int, deadline_at: float, tenant: str | None = None
+    ) -> Decision:
+        decision = super().arrive(now, route, cost, deadline_at, tenant)
         if route.rank >= 0:
-            self._note(lambda: self.ledger.arrived(now, route.rank, cost, deadline_at, decision))
+            self._note(lambda: self.ledger.arrived(now, route.rank, cost, deadline_at, decision, tenant))
         return decision
 
-    def release(self, now: float, route: RouteEntry, cost: int) -> Settled:
+    def release(self, now: float, route: RouteEntry, cost: int, tenant: str | None = None) -> Settled:
         self._releases += 1
-        settled = super().release(now, route, cost)
+        settled = super().release(now, route, cost, tenant)
         if route.rank >= 0:
             self._note(lambda: self.ledger.released(now, self._running(route.rank, cost), settled), now)
         return settled
 
-    def end(self, now: float, route: RouteEntry, cost: int, outcome: str, ran: float) -> Settled:
+    def end(  # noqa: PLR0917  as of the controller
+        self, now: float, route: RouteEntry, cost: int, outcome: str, ran: float, tenant: str | None = None
+    ) -> Settled:
         noted = self._releases
-        settled = super().end(now, route, cost, outcome, ran)
+        settled = super().end(now, route, cost, outcome, ran, tenant)
         if route.rank >= 0 and self._releases == noted:  # it gave the slots back without release()
             self._note(lambda: self.ledger.released(now, self._running(route.rank, cost), settled), now)
         return settled

@@ -39,6 +39,7 @@ def traffic(
     sends_deadline: bool = True,
     patience: float | None = None,
     returns: int = 0,
+    tenant: str | None = None,
 ) -> Traffic:
     """Return traffic of independent callers at `load` times the capacity (a `Rate` is per second)."""
     rate = load if isinstance(load, Rate) else load * CAPACITY
@@ -52,6 +53,7 @@ def traffic(
         sends_deadline=sends_deadline,
         patience=None if patience is None else Constant(patience),
         returns=returns,
+        tenant=tenant,
     )
 
 

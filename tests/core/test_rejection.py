@@ -13,6 +13,7 @@ from resilient_mw.core.rejection import REFUSAL_HEADER, REFUSAL_RULES, Reason, R
 SHED = {
     "queue_full",
     "pushed_out",
+    "tenant_share",
     "queue_timeout",
     "predicted_late",
     "exempt_limit",

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from resilient_mw.admission.config import ServerPolicy
-from resilient_mw.admission.entry import COMPLETED, ERROR, Waiter
+from resilient_mw.admission.entry import COMPLETED, ERROR, Waiter, WaiterState
 from resilient_mw.core import ports
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.events import Cancelled, Event, GuardFailed, LateWork, Refused
@@ -331,3 +331,28 @@ def test_a_waiter_holds_no_reference_to_its_shell_once_it_is_settled() -> None:
     bench.release()
     bench.guard.tick(100.0)
     assert [waiter.wake for waiter in waiters] == [None] * 3
+
+
+def test_a_request_that_names_cost_and_tenant_is_counted_under_them() -> None:
+    bench = Bench(limit=4)
+    now = bench.clock.now()
+    entry = bench.entry()
+    assert bench.guard.arrive(entry, now, now + 60, cost=3, tenant="a").admitted
+    assert bench.guard.controller.slots.in_use == 3
+    assert bench.guard.arrive(entry, now, now + 60, cost=1, tenant="a").admitted
+    first = bench.guard.arrive(entry, now, now + 60, tenant="a").waiter
+    second = bench.guard.arrive(entry, now, now + 60, cost=2, tenant="b").waiter
+    assert first is not None
+    assert second is not None
+    assert (first.cost, first.tenant, second.cost, second.tenant) == (1, "a", 2, "b")
+    bench.guard.release(entry, 3, "a")
+    assert second.state is WaiterState.GRANTED, "the tenant without a slot goes first"
+    assert first.state is WaiterState.GRANTED
+    for waiter in (second, first):
+        assert bench.guard.begin(waiter).admitted
+        bench.guard.end(entry, waiter.cost, COMPLETED, 0.1, waiter.tenant)
+    bench.guard.end(entry, 1, COMPLETED, 0.1, "a")
+    assert bench.at_rest()
+    turns = bench.guard.controller.classes[1].tenants
+    assert turns is not None
+    assert len(turns) == 0
