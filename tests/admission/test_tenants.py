@@ -167,6 +167,21 @@ def test_an_expensive_first_waiter_stays_the_first_when_another_tenant_comes() -
     assert desk.release(3.0, tenant="d", cost=4) == (small,)
 
 
+def test_an_expensive_waiter_that_another_class_has_passed_stays_the_first() -> None:
+    """No slot is free at the end of that, so it is the passing that tells."""
+    desk = Desk(limit=4, classes=(PriorityClass("x"), PriorityClass("normal")), **PATIENT)
+    desk.admit(0.0, "x", tenant="a")
+    for _ in range(3):
+        desk.admit(0.0)
+    big = desk.queue(0.0, "x", tenant="a", cost=4)
+    passing = desk.queue(0.0)
+    assert desk.release(1.0) == (passing,)
+    small = desk.queue(1.0, "x", tenant="b")
+    assert [desk.release(2.0) for _ in range(3)] == [(), (), ()]
+    assert desk.release(3.0, "x", tenant="a") == (big,)
+    assert small.state is WaiterState.WAITING
+
+
 # -- the share of the queue
 
 
@@ -185,6 +200,16 @@ def test_a_tenant_with_fewer_places_takes_one_from_the_largest() -> None:
     assert len(desk.arrive(1.0, tenant="c").settled) == 1
     assert desk.arrive(1.0, tenant="c").reason is Reason.QUEUE_FULL, "two each"
     assert desk.controller.waiting == 6
+
+
+def test_of_an_odd_number_of_places_nobody_takes_the_last_from_the_other() -> None:
+    """They would go on pushing each other out for ever."""
+    desk = Desk(limit=1, queue=5, **PATIENT)
+    desk.admit(0.0, tenant="a")
+    for _ in range(5):
+        desk.queue(0.0, tenant="a")
+    assert [len(desk.arrive(1.0, tenant="b").settled) for _ in range(2)] == [1, 1]
+    assert desk.arrive(1.0, tenant="b").reason is Reason.QUEUE_FULL, "two and three"
 
 
 def test_a_bounded_class_is_shared_too_while_the_queue_has_places() -> None:
@@ -237,7 +262,7 @@ def test_the_wait_of_a_small_tenant_of_two_classes_is_not_predicted_from_their_b
         desk.queue(0.0, "sheddable", tenant="a")
     desk.queue(0.0, "critical")
     assert desk.arrive(0.0, "sheddable", tenant="a", budget=1.0).reason is Reason.PREDICTED_LATE
-    assert desk.arrive(0.0, "sheddable", tenant="b", budget=1.0).waiter is not None
+    assert desk.arrive(0.0, "sheddable", tenant="b", budget=0.5).waiter is not None
 
 
 def test_many_tenants_that_wait_with_one_request_each_are_a_backlog() -> None:

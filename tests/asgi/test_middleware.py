@@ -15,6 +15,7 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import DeadlineExceeded, RequestCancelled
 from resilient_mw.core.events import Cancelled, Event, GuardFailed, Refused
+from resilient_mw.core.marks import Mark
 from resilient_mw.core.rejection import REFUSAL_RULES, Reason, RetryAfter, problem_type
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.context import NO_REQUEST
@@ -92,6 +93,25 @@ async def _pushed_out(method: str, version: str) -> Refused_:
     await loser.end()
     winner.disconnect()
     await winner.end()
+    return crowd, loser
+
+
+@way(Reason.TENANT_SHARE)
+async def _tenant_share(method: str, version: str) -> Refused_:
+    crowd = Crowd(queue=2)
+    await crowd.full()
+    first = Request(crowd.middleware, http_scope()).start()
+    await until(lambda: queued(crowd.middleware) == 1)
+    loser = Request(crowd.middleware, http_scope(method=method, http_version=version)).start()
+    await until(lambda: queued(crowd.middleware) == 2)
+    guard = crowd.middleware.protection.guard
+    now = guard.clock.now()
+    winner = guard.arrive(guard.entries.get("/", Mark("normal")), now, now + 60, tenant="another").waiter
+    await loser.end()
+    assert winner is not None
+    guard.leave(winner)
+    first.disconnect()
+    await first.end()
     return crowd, loser
 
 
