@@ -96,12 +96,12 @@ FAULTS = (
     # -- slots and places
     Fault("slot_kept_on_leave", CONTROLLER,
         "waiter.state = WaiterState.LEFT\n            waiter.route.left += 1\n"
-        "            self._give_back(waiter.route, waiter.cost, waiter.tenant)\n",
+        "            self._give_back(waiter)\n",
         "waiter.state = WaiterState.LEFT\n            waiter.route.left += 1\n",
         (UNIT + "test_one_that_leaves_between_the_grant_and_its_start_gives_the_slot_back",)),
     Fault("slot_kept_at_late_begin", CONTROLLER,
         "if now >= waiter.deadline_at:\n"
-        "            self._give_back(waiter.route, waiter.cost, waiter.tenant)\n",
+        "            self._give_back(waiter)\n",
         "if now >= waiter.deadline_at:\n",
         (UNIT + "test_a_grant_that_came_too_late_is_not_begun_and_its_slot_goes_on",)),
     Fault("lost_wakeup_on_leave", CONTROLLER,

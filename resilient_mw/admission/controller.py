@@ -92,7 +92,10 @@ class AdmissionController:
                 raise RuntimeError("the place of an exempt request was given back, but none is taken")
             self.exempt -= 1
             return NOBODY
-        self._give_back(route, cost, tenant)
+        state = self.classes[route.rank]
+        self.slots.give_back(state, cost)
+        if state.tenants is not None:
+            state.tenants.gave_back(tenant, cost)
         if not self.waiting:
             return NOBODY
         self.forecast.drain.released(now, cost)
@@ -152,7 +155,7 @@ class AdmissionController:
         if waiter.state is WaiterState.GRANTED:
             waiter.state = WaiterState.LEFT
             waiter.route.left += 1
-            self._give_back(waiter.route, waiter.cost, waiter.tenant)
+            self._give_back(waiter)
             return self._expire(now) + self._dispatch(now)
         return NOBODY
 
@@ -163,7 +166,7 @@ class AdmissionController:
         if waiter.state is not WaiterState.GRANTED:
             raise RuntimeError(f"a waiter in state {waiter.state.value!r} cannot begin")
         if now >= waiter.deadline_at:
-            self._give_back(waiter.route, waiter.cost, waiter.tenant)
+            self._give_back(waiter)
             self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE)
             settled = self._expire(now) + self._dispatch(now)
             return Decision(reason=waiter.reason, retry_after=waiter.retry_after, settled=settled)
@@ -277,11 +280,11 @@ class AdmissionController:
             granted = (*granted, waiter)
         return granted
 
-    def _give_back(self, route: RouteEntry, cost: int, tenant: str | None) -> None:
-        state = self.classes[route.rank]
-        self.slots.give_back(state, cost)
+    def _give_back(self, waiter: Waiter) -> None:
+        state = self.classes[waiter.route.rank]
+        self.slots.give_back(state, waiter.cost)
         if state.tenants is not None:
-            state.tenants.gave_back(tenant, cost)
+            state.tenants.gave_back(waiter.tenant, waiter.cost)
 
     def _expire(self, now: float) -> Settled:
         waiter = self._timetable.pop_due(now)
