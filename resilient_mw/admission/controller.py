@@ -180,6 +180,36 @@ class AdmissionController:
         route.arrived += 1
         return self._refuse(now, route, reason, NOBODY)
 
+    def surely_refused(self, now: float, route: RouteEntry) -> Reason | None:
+        """Return why `arrive` would refuse any request of a route now, whatever its deadline; None if that is not certain.
+
+        It is not where an arrival might settle waiters and then find room. Nothing changes.
+        """
+        if route.rank < 0:
+            return None
+        if self.draining:
+            return Reason.DRAINING
+        state = self.classes[route.rank]
+        if self.waiting:
+            due = self.next_wakeup()
+            if (due is not None and due <= now) or self.slots.next_class() is not None:
+                return None
+        if not state.queue and self.slots.fits(state, route.cost):
+            return None
+        if self.overloaded and state is self._lowest and len(state.queue) >= state.places:
+            return Reason.OVERLOADED
+        full = self.waiting >= self.queue_length or len(state.queue) >= state.most
+        return Reason.QUEUE_FULL if full and self._make_room(state) is None else None
+
+    def refuse_surely(self, now: float, route: RouteEntry) -> tuple[Reason, int | None] | None:
+        """Refuse a request that has just arrived if that is certain: why, and after how many seconds to come back."""
+        reason = self.surely_refused(now, route)
+        if reason is None:
+            return None
+        route.arrived += 1
+        route.refuse(reason)
+        return reason, self._retry_after(now, route, reason)
+
     def next_wakeup(self) -> float | None:
         """Return when `tick` wants to be called next; None while nobody waits."""
         return self._timetable.next_due()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MOST_RETRY_AFTER = 60
 """Seconds: a longer estimate than this says more about the estimator than about the server."""
 
+FRESH = 0.02
+"""Seconds for which the wait that refusals speak of is not worked out again: in an overload they come by the thousand."""
+
 
 class Forecast:
     """Predicts waits from the measured drain rate.
@@ -26,12 +29,14 @@ class Forecast:
     before that is known either, nothing is predicted.
     """
 
-    __slots__ = ("_random", "_run", "_slots", "drain")
+    __slots__ = ("_random", "_run", "_slots", "_stale_at", "_waits", "drain")
 
     def __init__(self, slots: Slots, random: Random) -> None:
         self._slots = slots
         self._random = random
         self._run = 0.0
+        self._waits: dict[int, float] = {}
+        self._stale_at = 0.0
         self.drain = DrainRate()
 
     def ran(self, runs: Sequence[float]) -> None:
@@ -101,5 +106,11 @@ class Forecast:
         The wait is at least a second and at most a minute, jittered by 0.8 to 1.4 so that callers who were refused
         together do not come back together.
         """
-        wait = self.wait(now, state, 0) or 0.0
-        return math.ceil(min(max(1.0, wait), MOST_RETRY_AFTER / 1.4) * self._random.uniform(0.8, 1.4))
+        if now >= self._stale_at:
+            self._waits.clear()
+            self._stale_at = now + FRESH
+        wait = self._waits.get(state.rank)
+        if wait is None:
+            wait = min(max(1.0, self.wait(now, state, 0) or 0.0), MOST_RETRY_AFTER / 1.4)
+            self._waits[state.rank] = wait
+        return math.ceil(wait * self._random.uniform(0.8, 1.4))

@@ -111,6 +111,26 @@ class Guard:
         self._tell_refused(entry, reason, 0.0)
         return decision
 
+    def may_refuse(self) -> bool:
+        """Return whether a request might be refused for load now: a hint that takes no lock and costs next to nothing."""
+        controller = self.controller
+        return controller.waiting >= controller.queue_length or controller.draining or controller.overloaded
+
+    def refuse_surely(self, entry: RouteEntry, now: float) -> tuple[Reason, int | None] | None:
+        """Refuse a request that has just arrived if `arrive` would; None, and nothing is counted, if that is not certain.
+
+        Returns:
+            The reason and the seconds after which to come back. The reason is that there is no room, also where `arrive`
+            would have had another one to refuse it.
+        """
+        if self._later:
+            self._catch_up()
+        with self._lock:
+            refused = self.controller.refuse_surely(now, entry)
+        if refused is not None and self.listeners:
+            self._tell_refused(entry, refused[0], 0.0)
+        return refused
+
     def attach(self, waiter: Waiter, wake: Callable[[], None]) -> None:
         """Have `wake` called once the wait is over; at once if it already is. It may be called from any thread."""
         with self._lock:

@@ -89,6 +89,7 @@ FAMILIES = {
     "httpx": {"httpx", "httpcore"},
     "httpx2": {"httpx2", "httpcore2"},
     "prometheus": {"prometheus_client"},
+    "uvicorn": {"uvicorn", "httptools"},
 }
 
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, Command] = {
     "uvicorn-httptools": _uvicorn("httptools", "uvloop"),
     "uvicorn-wsproto": _uvicorn("h11", "asyncio", "--ws", "wsproto"),
     "uvicorn-websockets": _uvicorn("httptools", "uvloop", "--ws", "auto"),
+    "uvicorn-refusing": _uvicorn("resilient_mw_integrations.uvicorn:RefusingProtocol", "uvloop"),
     "hypercorn": lambda app, port: ["hypercorn", app, "--bind", f"127.0.0.1:{port}", "--graceful-timeout", "1"],
     "hypercorn-trio": lambda app, port: ["hypercorn", app, "--bind", f"127.0.0.1:{port}", "--worker-class", "trio"],
     "granian": lambda app, port: [
