@@ -316,6 +316,27 @@ async def test_an_idle_connection_is_closed_after_a_refusal(seen: list[str]) -> 
         assert seen == []
 
 
+async def test_a_request_after_a_refusal_has_its_time(seen: list[str]) -> None:
+    """The bound of an idle connection does not end one whose next request is at work."""
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(2.5)
+        await echo(scope, receive, send)
+
+    settings = policy()
+    app = ResilienceMiddleware(slow, settings)
+    async with (
+        served(app, guard_of(settings), seen, timeout_keep_alive=1) as service,
+        connected(service.port) as wire,
+    ):
+        give_back = service.fill()
+        assert (await ask(service, "GET /healthz HTTP/1.1\nhost: a\n\n")).status == 200  # has started
+        assert (await wire.ask("/work")).status == 503
+        give_back()
+        assert (await wire.ask("/work", method="POST", body=b"abc")).body == b"abc"
+
+
 async def test_who_does_not_read_fills_no_memory(seen: list[str]) -> None:
     """Once the transport's buffer is full, requests wait in the middleware's way, which stops reading."""
     async with protected(seen, policy()) as service, connected(service.port) as wire:
