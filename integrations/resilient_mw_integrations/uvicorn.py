@@ -125,7 +125,7 @@ class RefusingProtocol(HttpToolsProtocol):
         scope = self.scope
         scope["method"] = method.decode("ascii")
         scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
-        scope["raw_path"] = self.root_path.encode("ascii") + url.path
+        scope["raw_path"] = self.root_path.encode("ascii") + url.path if self.root_path else url.path
         scope["query_string"] = url.query or b""
         answer = self._front.answer(scope, self.server_state.default_headers)
         if answer is None:

@@ -196,7 +196,7 @@ class AdmissionController:
                 return None
         if not state.queue and self.slots.fits(state, route.cost):
             return None
-        if self.overloaded and state is self._lowest and len(state.queue) >= state.places:
+        if state is self._lowest and self.overloaded and state.places <= len(state.queue):
             return Reason.OVERLOADED
         full = self.waiting >= self.queue_length or len(state.queue) >= state.most
         return Reason.QUEUE_FULL if full and self._make_room(state) is None else None

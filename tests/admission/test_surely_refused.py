@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resilient_mw.core.priority import PriorityClass
@@ -97,6 +97,7 @@ class Story:
             desk.controller.drain()
 
 
+@settings(deadline=None)
 @given(
     classes=st.sampled_from([BOUNDED, RESERVING, EVEN]),
     limit=st.integers(2, 4),
