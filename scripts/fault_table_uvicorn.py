@@ -22,7 +22,7 @@ UVICORN_FAULTS = (
         SURELY + "not_where_a_waiter_is_about_to_give_up",
     )),
     Fault("uvicorn_free_slot_overlooked", CONTROLLER, "        if not state.queue and self.slots.fits(state, route.cost):\n            return None\n", "", (
-        SURELY + "arrive_agrees", SERVED + "the_connection_goes_on_with_ordinary_requests",
+        SERVED + "the_connection_goes_on_with_ordinary_requests",
     )),
     Fault("uvicorn_not_counted", CONTROLLER, "        route.arrived += 1\n        route.refuse(reason)\n        return reason, self", "        return reason, self", (
         SERVED + "a_refusal_never_reaches_the_middleware_and_is_the_same",

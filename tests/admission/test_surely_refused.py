@@ -97,7 +97,7 @@ class Story:
             desk.controller.drain()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=100)
 @given(
     classes=st.sampled_from([BOUNDED, RESERVING, EVEN]),
     limit=st.integers(2, 4),

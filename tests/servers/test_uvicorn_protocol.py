@@ -247,8 +247,9 @@ async def test_answers_keep_the_order_of_pipelined_requests(seen: list[str]) -> 
         served(ResilienceMiddleware(slow, settings), guard_of(settings), seen) as service,
         connected(service.port) as wire,
     ):
-        await raw(wire, "POST /first HTTP/1.1\nhost: a\ncontent-length: 3\n\nabc" + GET + GET)
+        await raw(wire, "POST /first HTTP/1.1\nhost: a\ncontent-length: 3\n\nabc")
         await asyncio.wait_for(begun.wait(), 10)
+        await raw(wire, GET + GET)
         other = await ask(service, GET)
         assert other.status == 503
         release.set()
@@ -510,7 +511,10 @@ async def test_nothing_is_refused_in_front_of_an_unknown_layer(
 async def test_a_subclass_that_decides_for_itself_is_unknown(seen: list[str]) -> None:
     class Own(ResilienceMiddleware):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            await echo(scope, receive, send)
+            if scope["type"] == "http":
+                await echo(scope, receive, send)
+            else:
+                await super().__call__(scope, receive, send)
 
     settings = policy()
     async with served(Own(echo, settings), guard_of(settings), seen) as service:
