@@ -11,6 +11,7 @@ Exit status 1: a fault survived its tests, or the tests fail without any fault. 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import shutil
@@ -24,20 +25,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from fault_table import FAULTS as DECISION_FAULTS
 from fault_table import Fault
-from fault_table_asgi import ASGI_FAULTS
-from fault_table_calls import CALLS_FAULTS
-from fault_table_context import CONTEXT_FAULTS
-from fault_table_edge import EDGE_FAULTS
-from fault_table_overload import OVERLOAD_FAULTS
-from fault_table_refusals import REFUSAL_FAULTS
-from fault_table_servers import SERVER_FAULTS
 
-FAULTS = (
-    *DECISION_FAULTS, *ASGI_FAULTS, *CALLS_FAULTS, *EDGE_FAULTS, *OVERLOAD_FAULTS, *REFUSAL_FAULTS, *CONTEXT_FAULTS,
-    *SERVER_FAULTS,
-)  # fmt: skip
+TABLES = sorted(Path(__file__).parent.glob("fault_table*.py"))
+FAULTS: tuple[Fault, ...] = tuple(
+    fault
+    for table in TABLES
+    for name, faults in vars(importlib.import_module(table.stem)).items()
+    if name == "FAULTS" or name.endswith("_FAULTS")
+    for fault in faults
+)
+"""The faults of all tables beside this file."""
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("resilient_mw", "integrations", "tests", "pyproject.toml")

@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, NOBODY, Decision, Settled
 from resilient_mw.admission.entry import COMPLETED, RouteEntry, Waiter, WaiterState
-from resilient_mw.admission.forecast import Forecast
+from resilient_mw.admission.forecast import ENOUGH_TO_LEARN, Forecast
 from resilient_mw.admission.queue import ClassState, Timetable, class_states
 from resilient_mw.admission.slots import Slots
 from resilient_mw.core.rejection import REFUSAL_RULES, Reason, RetryAfter
 
 if TYPE_CHECKING:
     from random import Random
-
-
-ENOUGH_TO_LEARN = 32
-"""Completed runs of one route that are learned from at once, at the latest."""
 
 
 class AdmissionController:
@@ -52,7 +48,6 @@ class AdmissionController:
         self.slots = Slots(policy.slots, self.classes)
         self.forecast = Forecast(self.slots, random)
         self._timetable = Timetable()
-        self._unlearned: list[RouteEntry] = []
 
     # -- the four verbs ------------------------------------------------------------------------------------------------
 
@@ -102,27 +97,8 @@ class AdmissionController:
         return self._expire(now) + self._dispatch(now)
 
     def finish(self, route: RouteEntry, outcome: str, ran: float) -> None:
-        """Count a run that has ended; its slots may still be held by a thread that goes on.
-
-        What a completed run teaches is learned when somebody waits or asks, or when there is enough of it: many at once
-        cost less than one by one.
-        """
-        if outcome != COMPLETED:
-            route.finish(outcome)
-            return
-        if not route.runs:
-            self._unlearned.append(route)
-        route.runs.append(ran)
-        if len(route.runs) >= ENOUGH_TO_LEARN:
-            self.learn()
-
-    def learn(self) -> None:
-        """Let counters and forecasts be those of this instant."""
-        for route in self._unlearned:
-            runs = route.learn()
-            if route.rank >= 0:
-                self.forecast.ran(runs)
-        self._unlearned.clear()
+        """Count a run that has ended; its slots may still be held by a thread that goes on."""
+        self.forecast.finish(route, outcome, ran)
 
     def end(  # noqa: PLR0917  on the way of every request: keywords would cost
         self, now: float, route: RouteEntry, cost: int, outcome: str, ran: float, tenant: str | None = None
@@ -132,7 +108,7 @@ class AdmissionController:
         if outcome is COMPLETED and 0 < len(runs) < ENOUGH_TO_LEARN:
             runs.append(ran)  # as finish() does, without a call
         else:
-            self.finish(route, outcome, ran)
+            self.forecast.finish(route, outcome, ran)
         state = self.classes[route.rank]
         if self.waiting or route.rank < 0 or state.tenants is not None:
             return self.release(now, route, cost, tenant)
@@ -180,36 +156,6 @@ class AdmissionController:
         route.arrived += 1
         return self._refuse(now, route, reason, NOBODY)
 
-    def surely_refused(self, now: float, route: RouteEntry) -> Reason | None:
-        """Return why `arrive` would refuse any request of a route now, whatever its deadline; None if that is not certain.
-
-        It is not where an arrival might settle waiters and then find room. Nothing changes.
-        """
-        if route.rank < 0:
-            return None
-        if self.draining:
-            return Reason.DRAINING
-        state = self.classes[route.rank]
-        if self.waiting:
-            due = self.next_wakeup()
-            if (due is not None and due <= now) or self.slots.next_class() is not None:
-                return None
-        if not state.queue and self.slots.fits(state, route.cost):
-            return None
-        if state is self._lowest and self.overloaded and state.places <= len(state.queue):
-            return Reason.OVERLOADED
-        full = self.waiting >= self.queue_length or len(state.queue) >= state.most
-        return Reason.QUEUE_FULL if full and self._make_room(state) is None else None
-
-    def refuse_surely(self, now: float, route: RouteEntry) -> tuple[Reason, int | None] | None:
-        """Refuse a request that has just arrived if that is certain: why, and after how many seconds to come back."""
-        reason = self.surely_refused(now, route)
-        if reason is None:
-            return None
-        route.arrived += 1
-        route.refuse(reason)
-        return reason, self._retry_after(now, route, reason)
-
     def next_wakeup(self) -> float | None:
         """Return when `tick` wants to be called next; None while nobody waits."""
         return self._timetable.next_due()
@@ -240,16 +186,14 @@ class AdmissionController:
                 state.tenants.took(tenant, cost)
             route.admitted += 1
             return Decision(settled=settled) if settled else ADMITTED
-        if self._sheds(state) and state.displaced_by(tenant) is None:
+        if self.sheds(state) and state.displaced_by(tenant) is None:
             return self._refuse(now, route, Reason.OVERLOADED, settled)
         give_up_at = self._give_up_at(now, deadline_at)
         if give_up_at <= now:
             return self._refuse(now, route, Reason.QUEUE_TIMEOUT, settled)
-        if self._unlearned:
-            self.learn()
         if self.forecast.too_late(now, state, route, cost, deadline_at - now, tenant):
             return self._refuse(now, route, Reason.PREDICTED_LATE, settled)
-        loser = self._make_room(state, tenant)
+        loser = self.make_room(state, tenant)
         if loser is not None:
             self._remove(now, loser, WaiterState.REFUSED)
             own = loser.route.rank == state.rank
@@ -273,14 +217,14 @@ class AdmissionController:
             return min(now + self._policy.max_wait, deadline_at)
         return now + min(self._policy.max_wait, share * (deadline_at - now))
 
-    def _make_room(self, state: ClassState, tenant: str | None) -> Waiter | None:
+    def make_room(self, state: ClassState, tenant: str | None) -> Waiter | None:
         """Return the waiter that has to go so that a request of this class can wait; None if there is none.
 
         The last of the lowest class below goes first, as long as that class holds more than the places that are its
         own. A class that holds less than its own places takes one back from whoever holds more than his. Where that
         does not help, the largest tenant of the class gives a place to one that holds fewer.
         """
-        if len(state.queue) >= state.most or self._sheds(state):
+        if len(state.queue) >= state.most or self.sheds(state):
             return state.displaced_by(tenant)
         if self.waiting < self.queue_length:
             return None
@@ -290,7 +234,8 @@ class AdmissionController:
                 return other.last()
         return state.displaced_by(tenant)
 
-    def _sheds(self, state: ClassState) -> bool:
+    def sheds(self, state: ClassState) -> bool:
+        """Return whether a class may wait in no more places of the queue for now."""
         return self.overloaded and state is self._lowest and len(state.queue) >= state.places
 
     # -- the ends of waiting -------------------------------------------------------------------------------------------
@@ -339,16 +284,15 @@ class AdmissionController:
     def _refuse_waiter(self, now: float, waiter: Waiter, reason: Reason) -> None:
         waiter.state = WaiterState.REFUSED
         waiter.reason = reason
-        waiter.retry_after = self._retry_after(now, waiter.route, reason)
+        waiter.retry_after = self.retry_after(now, waiter.route, reason)
         waiter.route.refuse(reason)
 
     def _refuse(self, now: float, route: RouteEntry, reason: Reason, settled: Settled) -> Decision:
         route.refuse(reason)
-        return Decision(reason=reason, retry_after=self._retry_after(now, route, reason), settled=settled)
+        return Decision(reason=reason, retry_after=self.retry_after(now, route, reason), settled=settled)
 
-    def _retry_after(self, now: float, route: RouteEntry, reason: Reason) -> int | None:
-        if self._unlearned:
-            self.learn()
+    def retry_after(self, now: float, route: RouteEntry, reason: Reason) -> int | None:
+        """Return the whole seconds after which a refused caller should come back; None where a refusal does not say."""
         if REFUSAL_RULES[reason].retry_after is RetryAfter.NEVER:
             return None
         return self.forecast.retry_after(now, self.classes[max(route.rank, 0)])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from resilient_mw.admission.entry import COMPLETED
 from resilient_mw.core.windows import DrainRate
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MOST_RETRY_AFTER = 60
 """Seconds: a longer estimate than this says more about the estimator than about the server."""
 
+ENOUGH_TO_LEARN = 32
+"""Completed runs of one route that are learned from at once, at the latest."""
 FRESH = 0.02
 """Seconds for which the wait that refusals speak of is not worked out again: in an overload they come by the thousand."""
 
@@ -29,15 +32,39 @@ class Forecast:
     before that is known either, nothing is predicted.
     """
 
-    __slots__ = ("_random", "_run", "_slots", "_stale_at", "_waits", "drain")
+    __slots__ = ("_random", "_run", "_slots", "_stale_at", "_unlearned", "_waits", "drain")
 
     def __init__(self, slots: Slots, random: Random) -> None:
         self._slots = slots
         self._random = random
         self._run = 0.0
+        self._unlearned: list[RouteEntry] = []
         self._waits: dict[int, float] = {}
         self._stale_at = 0.0
         self.drain = DrainRate()
+
+    def finish(self, route: RouteEntry, outcome: str, ran: float) -> None:
+        """Count a run that has ended.
+
+        What a completed one teaches is learned when somebody asks, or when there is enough of it: many at once cost less
+        than one by one.
+        """
+        if outcome != COMPLETED:
+            route.finish(outcome)
+            return
+        if not route.runs:
+            self._unlearned.append(route)
+        route.runs.append(ran)
+        if len(route.runs) >= ENOUGH_TO_LEARN:
+            self.learn()
+
+    def learn(self) -> None:
+        """Let the counters and the typical run be those of this instant."""
+        for route in self._unlearned:
+            runs = route.learn()
+            if route.rank >= 0:
+                self.ran(runs)
+        self._unlearned.clear()
 
     def ran(self, runs: Sequence[float]) -> None:
         """Learn from completed runs how long a slot is held."""
@@ -49,6 +76,8 @@ class Forecast:
     @property
     def typical_run(self) -> float:
         """Seconds that a slot is held; 0 while unknown."""
+        if self._unlearned:
+            self.learn()
         return self._run
 
     def rate(self, now: float) -> float | None:
@@ -57,6 +86,8 @@ class Forecast:
         While a backlog stands, what is measured counts. Otherwise the last measurement may speak of work that is no
         longer there, and nobody would wait to refresh it, so the more hopeful estimate counts.
         """
+        if self._unlearned:
+            self.learn()
         standing = any(state.queue for state in self._slots.classes)
         measured = self.drain.rate(now, standing=standing)
         expected = self._slots.limit / self._run if self._run else None
@@ -94,6 +125,8 @@ class Forecast:
         self, now: float, state: ClassState, route: RouteEntry, cost: int, budget: float, tenant: str | None
     ) -> bool:
         """Return whether a request that has to queue would be answered after its deadline."""
+        if self._unlearned:
+            self.learn()
         median = route.median.value
         if median is None or budget == math.inf:
             return False

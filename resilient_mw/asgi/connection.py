@@ -177,10 +177,10 @@ class Connection(Supervised):
 
     # -- two of ours ---------------------------------------------------------------------------------------------------
 
-    def guarded_by(self, websockets: Websockets) -> bool:
+    def placed_by(self, websockets: Websockets) -> bool:
         """Return whether this owner has given the connection a place already, here or further out."""
         return self._websockets is websockets or (
-            self._outer is not None and self._outer.guarded_by(websockets)
+            isinstance(self._outer, Connection) and self._outer.placed_by(websockets)
         )
 
     def surrounds(self, task: asyncio.Task[Any] | None, scope: Any) -> bool:

@@ -13,7 +13,6 @@ from resilient_mw.asgi.messages import is_last, marked_degraded
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.guard import Guard
-from resilient_mw.runtime.measured import Measured
 from resilient_mw.runtime.supervise import Supervised
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class HttpExchange(Supervised):
         """Answer 504 (413 to a body that is too large) from a task of its own, whatever the handler is doing."""
         too_large = self.reason is CancelReason.BODY_TOO_LARGE
         refusal = self.service.stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
-        figures = self.service.guard.figures(self.entry, self.deadline_at)
+        figures = self._guard.figures(self.entry, self.deadline_at)
         self.answer = asyncio.get_running_loop().create_task(
             refusal.send(self._scope, self._send, None, figures), context=self._context
         )
@@ -212,7 +211,7 @@ class HttpExchange(Supervised):
     def late(self) -> None:
         """Count that the work went on after its cancellation."""
         if self.reason is not None:
-            self.service.guard.late(self.entry, self.reason)
+            self._guard.late(self.entry, self.reason)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -239,17 +238,13 @@ class HttpExchange(Supervised):
     def release(self) -> None:
         """Count how the run ended and give the slots back."""
         ran = self._clock.now() - self.started_at
-        guard = self.service.guard
+        guard = self._guard
         reason = self.reason
         if reason is None:
             guard.end(self.entry, self._cost, ERROR if self.failed else COMPLETED, ran)
             return
         guard.end(self.entry, self._cost, reason.value, ran)
         guard.cancelled(self.entry, reason, ran)
-
-    def measured(self) -> Measured:
-        """Return where the overload of this request's service is measured."""
-        return self.service.guard.overload
 
     # -- two of ours ---------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ async def serve_socket(  # noqa: PLR0917  the parts of a middleware, and the thr
     outer = CURRENT.get()
     if isinstance(outer, Connection) and not outer.surrounds(asyncio.current_task(), scope):
         outer = NO_REQUEST  # it leaked: a server may have made this task out of another one's
-    if isinstance(outer, Connection) and outer.guarded_by(websockets):
+    if isinstance(outer, Connection) and outer.placed_by(websockets):
         await app(scope, receive, send)
         return
     arrival = _arrive(protection, websockets, start, scope)

@@ -18,6 +18,7 @@ from resilient_mw.admission.entry import RouteEntry, Waiter, WaiterState
 from resilient_mw.admission.figures import app_snapshot, refusal_figures
 from resilient_mw.admission.overload_policy import Signal
 from resilient_mw.admission.routing import RouteEntries
+from resilient_mw.admission.surely import refuse_surely
 from resilient_mw.core import ports
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.events import Cancelled, LateWork, Refused
@@ -126,7 +127,7 @@ class Guard:
         if self._later:
             self._catch_up()
         with self._lock:
-            refused = self.controller.refuse_surely(now, entry)
+            refused = refuse_surely(self.controller, now, entry)
         if refused is not None and self.listeners:
             self._tell_refused(entry, refused[0], 0.0)
         return refused
@@ -258,7 +259,7 @@ class Guard:
         self.overload.look()
         websockets = None if self.websockets is None else self.websockets.snapshot()
         with self._lock:
-            self.controller.learn()
+            self.controller.forecast.learn()
             return app_snapshot(
                 self.policy.name,
                 self.controller,

@@ -17,6 +17,7 @@ from resilient_mw.core.ports import Clock
 from resilient_mw.runtime import callbacks
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import CURRENT, CancelCallback, RequestContext
+from resilient_mw.runtime.measured import Measured
 from resilient_mw.runtime.shield import Shield
 from resilient_mw.runtime.stopping import Stop
 from resilient_mw.runtime.thread_work import call_in_loop, in_thread_of
@@ -194,6 +195,10 @@ class Supervised(RequestContext):
         elif not self.done:
             self._stop = Stop(self, self.task.get_loop())
             self._stop.begin()
+
+    def measured(self) -> Measured:
+        """Return where the overload of this request's service is measured."""
+        return super().measured() if self._guard is None else self._guard.overload
 
     def guarded_by(self, guard: Guard) -> bool:
         """Return whether this guard has admitted the request already, here or further out."""

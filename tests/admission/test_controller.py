@@ -544,7 +544,7 @@ def test_a_cut_off_run_does_not_make_a_route_look_fast() -> None:
     for outcome in ("client_disconnect", "deadline", "error"):
         for _ in range(100):
             desk.controller.finish(desk.route(), outcome, 0.001)
-    desk.controller.learn()
+    desk.controller.forecast.learn()
     median = desk.route().median.value
     assert median == pytest.approx(0.5)
     assert desk.route().outcomes == {"completed": 30, "client_disconnect": 100, "deadline": 100, "error": 100}

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resilient_mw.admission.surely import surely_refused
 from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.rejection import Reason
 from tests.admission.desk import PATIENT, Desk
@@ -29,26 +30,26 @@ def full_desk(**policy: Any) -> Desk:
 
 def test_not_while_there_is_a_slot_or_a_place() -> None:
     desk = Desk(**PATIENT, limit=1)
-    assert not desk.controller.surely_refused(0.0, desk.route())
+    assert not surely_refused(desk.controller, 0.0, desk.route())
     desk.admit(0.0)
-    assert not desk.controller.surely_refused(0.0, desk.route())
+    assert not surely_refused(desk.controller, 0.0, desk.route())
 
 
 def test_once_slots_and_queue_are_full() -> None:
     desk = full_desk()
-    assert desk.controller.surely_refused(0.0, desk.route()) is Reason.QUEUE_FULL
-    assert not desk.controller.surely_refused(0.0, desk.route("exempt"))
+    assert surely_refused(desk.controller, 0.0, desk.route()) is Reason.QUEUE_FULL
+    assert not surely_refused(desk.controller, 0.0, desk.route("exempt"))
 
 
 def test_not_where_a_higher_class_would_push_somebody_out() -> None:
     desk = full_desk()
-    assert not desk.controller.surely_refused(0.0, desk.route("critical"))
+    assert not surely_refused(desk.controller, 0.0, desk.route("critical"))
 
 
 def test_not_where_a_waiter_is_about_to_give_up() -> None:
     desk = full_desk(max_wait=1.0)
-    assert desk.controller.surely_refused(0.9, desk.route())
-    assert not desk.controller.surely_refused(1.0, desk.route())
+    assert surely_refused(desk.controller, 0.9, desk.route())
+    assert not surely_refused(desk.controller, 1.0, desk.route())
 
 
 def test_the_overloaded_lowest_class_has_but_its_own_places() -> None:
@@ -57,17 +58,17 @@ def test_the_overloaded_lowest_class_has_but_its_own_places() -> None:
     own = next(each.places for each in desk.controller.classes if each.priority.name == "sheddable")
     for _ in range(own):
         desk.queue(0.0, "sheddable")
-    assert not desk.controller.surely_refused(0.0, desk.route("sheddable"))
+    assert not surely_refused(desk.controller, 0.0, desk.route("sheddable"))
     desk.controller.overloaded = True
-    assert desk.controller.surely_refused(0.0, desk.route("sheddable")) is Reason.OVERLOADED
-    assert not desk.controller.surely_refused(0.0, desk.route("normal"))
+    assert surely_refused(desk.controller, 0.0, desk.route("sheddable")) is Reason.OVERLOADED
+    assert not surely_refused(desk.controller, 0.0, desk.route("normal"))
 
 
 def test_everybody_but_the_exempt_while_draining() -> None:
     desk = Desk(**PATIENT, limit=1)
     desk.controller.drain()
-    assert desk.controller.surely_refused(0.0, desk.route()) is Reason.DRAINING
-    assert not desk.controller.surely_refused(0.0, desk.route("exempt"))
+    assert surely_refused(desk.controller, 0.0, desk.route()) is Reason.DRAINING
+    assert not surely_refused(desk.controller, 0.0, desk.route("exempt"))
 
 
 class Story:
@@ -133,7 +134,7 @@ def test_arrive_agrees(
         now = story.now
         for name in ("high", "low", "exempt"):
             route = desk.route(name, min(step[2], desk.policy.most_cost("low")))
-            if desk.controller.surely_refused(now, route) is not None:
+            if surely_refused(desk.controller, now, route) is not None:
                 other = copy.deepcopy(desk.controller)
                 decision = other.arrive(now, copy.deepcopy(route), route.cost, now + budget)
                 assert decision.reason is not None, (name, decision)
@@ -144,5 +145,5 @@ def test_asking_changes_nothing() -> None:
     desk = full_desk()
     route = desk.route()
     before = (route.arrived, dict(route.refused), desk.controller.waiting)
-    desk.controller.surely_refused(0.0, route)
+    surely_refused(desk.controller, 0.0, route)
     assert (route.arrived, dict(route.refused), desk.controller.waiting) == before
