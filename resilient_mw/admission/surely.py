@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def surely_refused(controller: AdmissionController, now: float, route: RouteEntry) -> Reason | None:
     """Return why `arrive` would refuse any request of a route now, whatever its deadline; None if that is not certain.
 
-    It is not where an arrival might settle waiters and then find room, nor where more than the path decides. Nothing
+    It is not where an arrival might settle waiters and then find room. Nothing
     changes.
     """
-    if route.rank < 0 or not route.plain:
+    if route.rank < 0:
         return None
     if controller.draining:
         return Reason.DRAINING

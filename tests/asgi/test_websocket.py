@@ -786,12 +786,12 @@ async def test_where_nothing_is_guarded_websockets_pass_untouched(
 
 
 async def test_a_broken_route_source_leaves_an_ordinary_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    middleware = ResilienceMiddleware(echo)
+    middleware = ResilienceMiddleware(echo, routes=[RouteRule("/echo")])
 
     def fails(*_: Any) -> Any:
         raise LookupError
 
-    monkeypatch.setattr(type(middleware.protection._sockets), "websocket", fails)
+    monkeypatch.setattr(type(middleware.protection._sockets), "_rule", fails)
     async with all_given_back(middleware):
         socket = await open_to(middleware)
         assert sockets(middleware).opened["normal"] == 1
