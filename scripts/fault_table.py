@@ -170,7 +170,7 @@ FAULTS = (
         "if not state.queue and self.slots.fits(state, cost):", "if self.slots.fits(state, cost):",
         (UNIT + "test_nobody_passes_a_waiter_of_his_own_class",)),
     # -- forecasts
-    Fault("retry_after_without_jitter", FORECAST, "self._random.uniform(0.8, 1.4)", "1.0", (
+    Fault("retry_after_without_jitter", FORECAST, "(0.8 + 0.6 * self._random.random())", "1.0", (
         UNIT + "test_retry_after_is_spread_so_that_nobody_comes_back_together",
     )),
     Fault("standstill_forgotten", CONTROLLER, "self.forecast.drain.ended(now)", "pass", (

@@ -188,19 +188,19 @@ class AdmissionController:
             return Decision(settled=settled) if settled else ADMITTED
         if self.sheds(state) and state.displaced_by(tenant) is None:
             return self._refuse(now, route, Reason.OVERLOADED, settled)
+        loser = self.make_room(state, tenant)
+        if loser is None and (self.waiting >= self.queue_length or len(state.queue) >= state.most):
+            return self._refuse(now, route, Reason.QUEUE_FULL, settled)
         give_up_at = self._give_up_at(now, deadline_at)
         if give_up_at <= now:
             return self._refuse(now, route, Reason.QUEUE_TIMEOUT, settled)
         if self.forecast.too_late(now, state, route, cost, deadline_at - now, tenant):
             return self._refuse(now, route, Reason.PREDICTED_LATE, settled)
-        loser = self.make_room(state, tenant)
         if loser is not None:
             self._remove(now, loser, WaiterState.REFUSED)
             own = loser.route.rank == state.rank
             self._refuse_waiter(now, loser, Reason.TENANT_SHARE if own else Reason.PUSHED_OUT)
             settled = (*settled, loser)
-        elif self.waiting >= self.queue_length or len(state.queue) >= state.most:
-            return self._refuse(now, route, Reason.QUEUE_FULL, settled)
         waiter = Waiter(route, cost, now, give_up_at, deadline_at, tenant)
         if not self.waiting:
             self.forecast.drain.began(now)

@@ -146,4 +146,4 @@ class Forecast:
         if wait is None:
             wait = min(max(1.0, self.wait(now, state, 0) or 0.0), MOST_RETRY_AFTER / 1.4)
             self._waits[state.rank] = wait
-        return math.ceil(wait * self._random.uniform(0.8, 1.4))
+        return math.ceil(wait * (0.8 + 0.6 * self._random.random()))

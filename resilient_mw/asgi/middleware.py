@@ -26,6 +26,7 @@ from resilient_mw.asgi.websocket import serve_socket
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import UnsupportedEventLoop
+from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.async_gate import AsyncWait
@@ -99,11 +100,15 @@ class ResilienceMiddleware:
             await read_whole(self, scope, receive, send)
             return
         arrived = self._arrive(scope, receive, send)
-        exchange = (
-            arrived if isinstance(arrived, HttpExchange) else await self._later(arrived, scope, receive, send)
-        )
-        if exchange is None:
+        if isinstance(arrived, tuple):
+            reason, retry_after = arrived
+            await self._refusals[reason].send(scope, send, retry_after, None)
             return
+        if not isinstance(arrived, HttpExchange):
+            arrived = await self._later(arrived, scope, receive, send)
+            if arrived is None:
+                return
+        exchange = arrived
         # Nothing has suspended since the decision: no cancellation comes between a slot and its release.
         caught: BaseException | None = None
         release: Callable[[], None] = exchange.release
@@ -144,8 +149,13 @@ class ResilienceMiddleware:
 
     def _arrive(  # noqa: C901, PLR0912  on the way of every request: calls would cost
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> HttpExchange | Arrival | None:
-        """Decide about a request: an exchange if it may run, None if it is not for us or our own code has failed."""
+    ) -> HttpExchange | Arrival | tuple[Reason, int | None] | None:
+        """Decide about a request.
+
+        Returns:
+            An exchange if it may run now; the reason and the seconds after which to come back if it is refused; None if it
+            is not for us or our own code has failed. Else what `_later` has to know.
+        """
         try:
             loop = get_running_loop()
         except RuntimeError:
@@ -186,6 +196,8 @@ class ResilienceMiddleware:
             guard.listeners.failed("admission", error)
             return None
         if decision is not ADMITTED:
+            if decision.reason is not None and not self._debug:
+                return decision.reason, decision.retry_after
             return Arrival(decision, task, service, entry, cost, deadline_at, outer)
         return HttpExchange(task, service, entry, cost, deadline_at, now, scope, receive, send, None, outer)
 
@@ -204,7 +216,7 @@ class ResilienceMiddleware:
                 return None  # The caller has gone: nobody reads an answer.
             decision = granted
         if decision.reason is not None:
-            figures = self._guard.figures(arrival.entry, arrival.deadline_at) if self._debug else None
+            figures = self._guard.figures(arrival.entry, arrival.deadline_at)
             await self._refusals[decision.reason].send(scope, send, decision.retry_after, figures)
             return None
         return HttpExchange(

@@ -100,9 +100,10 @@ class Guard:
         finally:
             self._lock.release()
         if decision is not ADMITTED:
-            if decision.reason is not None:
+            if decision.reason is not None and self.listeners:
                 self._tell_refused(entry, decision.reason, 0.0)
-            self._wake(decision.settled)
+            if decision.settled:
+                self._wake(decision.settled)
         return decision
 
     def refuse(self, entry: RouteEntry, now: float, reason: Reason) -> Decision:
