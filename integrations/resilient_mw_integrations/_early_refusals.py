@@ -8,6 +8,7 @@ from http import HTTPStatus
 from operator import itemgetter
 from typing import Any
 
+from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.core.answer import ASKING_FIELDS, ORIGIN, PreparedAnswer, prepare
@@ -55,7 +56,9 @@ class Front:
         self._app = app
         self._searching = True
         self._root_path: str | None = None
+        self._behind_cors = False
         self._passing_origins = False
+        self._policy: ServerPolicy | None = None
         self._protection: Protection | None = None
         self._heads: dict[Reason, bytes] = {}
         self._usual: dict[Reason, tuple[bytes, bytes]] = {}
@@ -90,7 +93,9 @@ class Front:
     def _answer(
         self, protection: Protection, scope: Any, common: Sequence[tuple[bytes, bytes]]
     ) -> tuple[Reason, bytes] | None:
-        guard = protection.guard
+        guard, policy = protection.guard, protection.policy
+        if policy is not self._policy:
+            self._take(policy)  # there was a reload
         root_path = scope["root_path"] if self._root_path is None else self._root_path
         entry = protection.entry(scope["path"], root_path, scope["method"], scope)
         fields: Fields = []
@@ -116,7 +121,7 @@ class Front:
         if common is not self._common:
             self._prepare(common)
         end = b"\r\n" if retry_after is None else RETRY_AFTER[retry_after]
-        if not fields and not protection.policy.debug:
+        if not fields and not policy.debug:
             head, body = self._usual[reason]
         else:
             budget = entry.budget if wish is None else entry.deadline.budget(wish, trusted=False)
@@ -180,11 +185,16 @@ class Front:
         )
 
     def _found(self, protection: Protection, *, passing_origins: bool) -> None:
-        cors = protection.policy.cors
-        self._answers = prepare(cors, _line)
-        self._passing_origins = passing_origins and not protection.policy.cors_origins
+        self._behind_cors = passing_origins
         self._searching = False
         self._protection = protection
+
+    def _take(self, policy: ServerPolicy) -> None:
+        """Prepare what a policy says of answers."""
+        self._answers = prepare(policy.cors, _line)
+        self._passing_origins = self._behind_cors and not policy.cors_origins
+        self._common = None
+        self._policy = policy
 
 
 def _line(name: str, value: str) -> bytes:

@@ -45,6 +45,7 @@ from resilient_mw.core.snapshot import (
     RouteSnapshot,
     WebsocketSnapshot,
 )
+from resilient_mw.runtime.forks import renew_lock
 
 PREFIX = "resilient_mw_"
 BOUNDS = (*map(floatToGoString, BUCKETS), "+Inf")
@@ -126,6 +127,7 @@ class ResilienceCollector(Collector):
 
 _installed: WeakKeyDictionary[CollectorRegistry, ResilienceCollector] = WeakKeyDictionary()
 _installing = threading.Lock()
+renew_lock(__name__, "_installing")
 
 
 def install(registry: CollectorRegistry | None = None) -> ResilienceCollector:

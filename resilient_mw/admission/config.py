@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from resilient_mw.admission.overload_policy import REPORTED, OverloadPolicy, Signal
 from resilient_mw.admission.policy_checks import check_policy
@@ -16,6 +16,9 @@ from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import DEFAULT_CLASSES, EXEMPT, PriorityClass
 from resilient_mw.core.routes import RouteRule
 from resilient_mw.core.snapshot import AppSnapshot, Readiness
+
+if TYPE_CHECKING:
+    from resilient_mw.admission.overrides import PolicyOverrides
 
 AUTO_LIMIT = 40
 """What `limit="auto"` means: as many requests as the usual thread pool of an ASGI server has threads."""
@@ -33,8 +36,16 @@ class PolicyOwner(Protocol):
         """Return the figures of this instant."""
         ...
 
-    def drain(self) -> None:
-        """Take no new work from now on."""
+    def drain(self, delay: float | None = None, timeout: float | None = None) -> None:
+        """Begin to stop."""
+        ...
+
+    def drain_on_signal(self, number: int | None) -> None:
+        """Begin to stop at a signal."""
+        ...
+
+    def reload(self, policy: ServerPolicy | None, changes: Mapping[str, Any]) -> ServerPolicy:
+        """Put another policy in force."""
         ...
 
     def readiness(self) -> Readiness:
@@ -86,6 +97,12 @@ class ServerPolicy:
             CORS layer.
         cors_credentials: whether they may also read the refusals of requests with cookies.
         debug: whether the body of a refusal says class, limit, requests in flight, queue length and remaining budget.
+        ramp: seconds over which the limit grows from a tenth to the whole, from the first request on. 0: it is whole at
+            once.
+        drain_delay: seconds for which a server that is about to stop still takes new requests, so that load balancers can
+            notice that it is not ready any more.
+        drain_timeout: seconds after that in which what runs may finish; then it is cancelled.
+        blocked_after: seconds that an event loop may be behind before the service is not ready.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -115,6 +132,10 @@ class ServerPolicy:
     cors_origins: Sequence[str] = ()
     cors_credentials: bool = False
     debug: bool = False
+    ramp: float = 0.0
+    drain_delay: float = 0.0
+    drain_timeout: float = 20.0
+    blocked_after: float = 1.0
     owner: list[PolicyOwner] = field(default_factory=list, init=False, repr=False)
     """Holds the one guard that owns this policy's state; see `runtime.guard.guard_of`."""
 
@@ -173,20 +194,63 @@ class ServerPolicy:
         """
         return self._owner().snapshot()
 
-    def drain(self) -> None:
-        """Refuse new requests from now on, for a server that is about to stop.
+    def drain(self, delay: float | None = None, timeout: float | None = None) -> None:
+        """Begin to stop: readiness falls at once, new requests are refused after a delay.
 
-        What runs or waits goes on, exempt requests still pass.
+        What runs or waits goes on; what still runs `timeout` seconds after the delay is cancelled (`shutdown`). Exempt
+        requests still pass. A second call may bring the end forward. It takes no lock: a signal handler may call it.
+
+        Args:
+            delay: seconds for which new requests are still taken; None: `drain_delay`.
+            timeout: seconds after that in which what runs may finish; None: `drain_timeout`.
 
         Raises:
+            ValueError: a number is negative.
             RuntimeError: no middleware was made with this policy object.
         """
-        self._owner().drain()
+        self._owner().drain(delay, timeout)
+
+    def drain_on_signal(self, number: int | None = None) -> None:
+        """Drain at a signal, and let the server's own handler have it when `drain_delay` is over; a second one at once.
+
+        For servers whose processes get the signal themselves; call it in the main thread when the server has started: in
+        the application's lifespan, or in a hook such as gunicorn's `post_worker_init`. POSIX only.
+
+        Args:
+            number: the signal; None: SIGTERM.
+
+        Raises:
+            ValueError: this is not the main thread, or the handler that is there cannot be called.
+            RuntimeError: no middleware was made with this policy object.
+        """
+        self._owner().drain_on_signal(number)
+
+    def reload(self, policy: ServerPolicy | None = None, **changes: Unpack[PolicyOverrides]) -> ServerPolicy:
+        """Put other values in force for new requests, in all middlewares of this policy; from any thread.
+
+        What runs goes on, who waits keeps his place, counters go on counting. If the new limit is smaller, nothing new starts
+        until enough slots have come back. Nothing changes if this raises.
+
+        Args:
+            policy: the new values; None: those in force.
+            **changes: fields that differ from them.
+
+        Returns:
+            The policy in force. This object and the new one both speak for the service from now on.
+
+        Raises:
+            TypeError: a field does not exist.
+            ValueError: a value is not allowed, does not fit a route, or cannot be reloaded: `name`, `overload`, `ramp`, and the
+                names of the classes.
+            RuntimeError: no middleware was made with this policy object.
+        """
+        return self._owner().reload(policy, changes)
 
     def readiness(self) -> Readiness:
         """Return whether requests should be sent here, for the answer of a `/readyz`.
 
-        It is not ready while draining, and, if `OverloadPolicy.readiness_falls_on_overload` says so, while overloaded.
+        It is not ready while draining or starting, with a blocked event loop, and, if
+        `OverloadPolicy.readiness_falls_on_overload` says so, while overloaded.
 
         Raises:
             RuntimeError: no middleware was made with this policy object.

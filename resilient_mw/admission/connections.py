@@ -99,6 +99,25 @@ class Connections:
             raise RuntimeError("the place of an exempt websocket was given back, but none is taken")
         entry.outcomes[outcome] = entry.outcomes.get(outcome, 0) + 1
 
+    def change(self, policy: ServerPolicy, limit: int) -> None:
+        """Put other numbers in force. More may be open than may be opened from now on."""
+        planned = shares(policy.classes, policy.slots, limit)
+        for state, priority in zip(self.slots.classes, planned, strict=True):
+            state.priority, state.reserved = priority, priority.reserved
+        self.slots.change(limit)
+        self.exempt_limit = policy.exempt_limit
+        self.entries = self.entries.under(policy)
+
+    def restart(self) -> None:
+        """Begin anew in a process that was forked: what is open is the parent's."""
+        self.slots = Slots(
+            self.slots.limit, class_states([state.priority for state in self.slots.classes], 0)
+        )
+        self.exempt = 0
+        self._ended_at = None
+        self._gap = 0.0
+        self.entries.forget()
+
     def _learn(self, now: float) -> None:
         if self._ended_at is not None:
             gap = now - self._ended_at

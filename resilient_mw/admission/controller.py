@@ -14,15 +14,15 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import ADMITTED, NOBODY, Decision, Settled
 from resilient_mw.admission.entry import COMPLETED, RouteEntry, Waiter, WaiterState
 from resilient_mw.admission.forecast import ENOUGH_TO_LEARN, Forecast
-from resilient_mw.admission.queue import ClassState, Timetable, class_states
-from resilient_mw.admission.slots import Slots
+from resilient_mw.admission.phases import Phases
+from resilient_mw.admission.queue import ClassState, Timetable
 from resilient_mw.core.rejection import REFUSAL_RULES, Reason, RetryAfter
 
 if TYPE_CHECKING:
     from random import Random
 
 
-class AdmissionController:
+class AdmissionController(Phases):
     """Decides for one policy. Not thread-safe: the owner locks.
 
     Args:
@@ -34,18 +34,16 @@ class AdmissionController:
     """
 
     def __init__(self, policy: ServerPolicy, random: Random) -> None:
+        super().__init__(policy)
         self.exempt = 0
         self.waiting = 0
-        self.draining = False
         self.overloaded = False
         self.queue_length = policy.queue_length
-        self.classes = class_states(policy.classes, self.queue_length)
         self._policy = policy
         # Where there is one class only, nobody is kept a place by refusing it early.
         self._lowest = self.classes[-1] if len(self.classes) > 1 else None
         # Where every budget is useful, one of nothing still is not.
         self._smallest_budget = max(policy.smallest_budget, math.ulp(0.0))
-        self.slots = Slots(policy.slots, self.classes)
         self.forecast = Forecast(self.slots, random)
         self._timetable = Timetable()
 
@@ -71,7 +69,7 @@ class AdmissionController:
         state = self.classes[route.rank]
         if tenant is not None and state.tenants is None:
             state.know_tenants()
-        if self.waiting or self.draining:
+        if self.waiting or self.attentive:
             return self._arrive_in_a_crowd(now, route, cost, deadline_at, tenant)
         if self.slots.try_take(state, cost):
             if state.tenants is not None:
@@ -120,7 +118,7 @@ class AdmissionController:
         if not self.waiting:
             return NOBODY
         settled = self._expire(now)
-        return settled + self._dispatch(now) if settled else NOBODY
+        return settled + self._dispatch(now) if settled or self._ramp is not None else NOBODY
 
     def leave(self, now: float, waiter: Waiter) -> Settled:
         """Forget a waiter whose caller has gone, granted or not; return the waiters that this settled."""
@@ -158,11 +156,8 @@ class AdmissionController:
 
     def next_wakeup(self) -> float | None:
         """Return when `tick` wants to be called next; None while nobody waits."""
-        return self._timetable.next_due()
-
-    def drain(self) -> None:
-        """Take no new work from now on. Waiters keep their places, exempt requests still pass."""
-        self.draining = True
+        due = self._timetable.next_due()
+        return due if due is None else min(due, self.grows_at())
 
     # -- arrival -------------------------------------------------------------------------------------------------------
 
@@ -176,8 +171,9 @@ class AdmissionController:
     def _arrive_in_a_crowd(
         self, now: float, route: RouteEntry, cost: int, deadline_at: float, tenant: str | None
     ) -> Decision:
+        refuses = self.attentive and self._look(now)
         settled = self._expire(now) + self._dispatch(now) if self.waiting else NOBODY
-        if self.draining:
+        if refuses:
             return self._refuse(now, route, Reason.DRAINING, settled)
         state = self.classes[route.rank]
         if not state.queue and self.slots.fits(state, cost):
@@ -243,6 +239,8 @@ class AdmissionController:
     def _dispatch(self, now: float) -> Settled:
         """Grant slots to waiters, in turns, for as long as a first waiter fits."""
         granted: Settled = NOBODY
+        if self._ramp is not None and self.waiting:
+            self._grow(now)
         while self.waiting:
             state = self.slots.next_class()
             if state is None:

@@ -66,12 +66,18 @@ class RouteEntry:
         self.budget = deadline.budget(None, trusted=False)
         self.max_body = max_body
         self.plain = max_body is None
+        self.refused: dict[Reason, int] = {}
+        self.outcomes: dict[str, int] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was counted and learned."""
         self.arrived = 0
         self.admitted = 0
         self.left = 0
         self.late = 0
-        self.refused: dict[Reason, int] = {}
-        self.outcomes: dict[str, int] = {}
+        self.refused.clear()
+        self.outcomes.clear()
         self.wait = Histogram()
         self.run = Histogram()
         self.runs: list[float] = []

@@ -38,3 +38,7 @@ class PolicyOverrides(TypedDict, total=False):
     cors_origins: Sequence[str]
     cors_credentials: bool
     debug: bool
+    ramp: float
+    drain_delay: float
+    drain_timeout: float
+    blocked_after: float

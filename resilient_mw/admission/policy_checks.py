@@ -59,6 +59,10 @@ def check_policy(policy: ServerPolicy) -> None:
     Cors(policy.cors_origins, policy.cors_credentials)
     require_flag("debug", policy.debug)
     _check_overload(policy.overload)
+    require_number("ramp", policy.ramp, low=0, high=3600)
+    require_number("drain_delay", policy.drain_delay, low=0, high=3600)
+    require_number("drain_timeout", policy.drain_timeout, low=0, high=86_400)
+    require_number("blocked_after", policy.blocked_after, low=0.1, high=3600)
 
 
 def _check_deadlines(policy: ServerPolicy) -> None:

@@ -44,6 +44,17 @@ class RouteEntries:
             )
         return entry
 
+    def under(self, policy: ServerPolicy) -> RouteEntries:
+        """Return these entries for another policy: what it treats alike goes on counting in the same entry."""
+        changed = RouteEntries(policy)
+        changed._entries = self._entries
+        return changed
+
+    def forget(self) -> None:
+        """Forget what was counted and learned."""
+        for entry in self.all():
+            entry.forget()
+
     def all(self) -> list[RouteEntry]:
         """Return every entry."""
         return list(self._entries.values())
@@ -75,6 +86,16 @@ class RouteTable:
         self._found: dict[tuple[Route | None, RouteRule | None], RouteEntry] = {}
         self._resolver: RouteResolver | None = None
         self.default = entries.get(UNMATCHED, Mark())
+
+    def under(self, policy: ServerPolicy, entries: RouteEntries) -> RouteTable:
+        """Return this application's table for another policy.
+
+        Raises:
+            ValueError: a mark costs more than its class can ever have now.
+        """
+        changed = RouteTable(policy, entries, self._failed)
+        changed.bind(self._resolver)
+        return changed
 
     def bind(self, resolver: RouteResolver | None) -> list[str]:
         """Take the application's routes into account; return what its author should be warned about.

@@ -121,6 +121,12 @@ class Slots:
             if state.queue and self.available(state) > 0:
                 state.kept = state.first()
 
+    def change(self, limit: int) -> None:
+        """Take another limit, and what the classes reserve by now. More may be taken than there are from now on."""
+        self.limit = limit
+        for state in self.classes:
+            self._refill(state)
+
     def _refill(self, state: ClassState) -> None:
         unfilled = max(0, state.reserved - state.slots)
         self._unfilled += unfilled - state.unfilled

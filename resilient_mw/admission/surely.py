@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 def surely_refused(controller: AdmissionController, now: float, route: RouteEntry) -> Reason | None:
     """Return why `arrive` would refuse any request of a route now, whatever its deadline; None if that is not certain.
 
-    It is not where an arrival might settle waiters and then find room. Nothing
-    changes.
+    It is not where an arrival might settle waiters and then find room, or find that the limit has grown. Nothing changes.
     """
     if route.rank < 0:
         return None
-    if controller.draining:
+    if now >= controller.refuse_from:
         return Reason.DRAINING
+    if controller.may_have_grown(now):
+        return None
     state = controller.classes[route.rank]
     if controller.waiting:
         due = controller.next_wakeup()

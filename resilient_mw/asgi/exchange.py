@@ -183,9 +183,8 @@ class HttpExchange(Supervised):
     # -- what the supervisor calls -------------------------------------------------------------------------------------
 
     def on_expired(self) -> None:
-        """Answer 504 (413 to a body that is too large) from a task of its own, whatever the handler is doing."""
-        too_large = self.reason is CancelReason.BODY_TOO_LARGE
-        refusal = self.service.stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
+        """Answer 504 (413 to a body that is too large, 503 at shutdown) from a task of its own, whatever the handler does."""
+        refusal = self.service.stopped[self.reason or CancelReason.DEADLINE]
         figures = self._guard.figures(self.entry, self.deadline_at)
         self.answer = asyncio.get_running_loop().create_task(
             refusal.send(self._scope, self._send, None, figures), context=self._context

@@ -1,4 +1,4 @@
-"""Lifespan: the application's routes are bound when its start-up has finished, and a policy that does not fit stops it."""
+"""The lifespan of an application: binds its routes at the start, and lets its requests finish before it is shut down."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from resilient_mw.runtime.flush import Listeners
+from resilient_mw.runtime.guard import Guard
 
 if TYPE_CHECKING:
-    from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, LifespanScope
+    from asgiref.typing import (
+        ASGIReceiveCallable,
+        ASGIReceiveEvent,
+        ASGISendCallable,
+        ASGISendEvent,
+        LifespanScope,
+    )
 
 ASYNCIO_ONLY = (
     "resilient_mw runs on asyncio only: start the server with an asyncio event loop instead of Trio"
 )
+LOOK_EVERY = 0.02
+"""Seconds between two looks at whether anything still runs."""
+CLEAN_UP_WITHIN = 1.0
+"""Seconds that cancelled requests get for their clean-up before the application is shut down."""
 
 
 async def serve_lifespan(  # noqa: PLR0917  the three of ASGI, and the two that they meet here
@@ -22,15 +32,17 @@ async def serve_lifespan(  # noqa: PLR0917  the three of ASGI, and the two that 
     receive: ASGIReceiveCallable,
     send: ASGISendCallable,
     start: Callable[[LifespanScope], None],
-    listeners: Listeners,
+    guard: Guard,
 ) -> None:
-    """Serve a lifespan scope.
+    """Serve a lifespan scope: its application is starting until it says otherwise, and stops when its requests have ended.
+
+    A policy that does not fit the application's routes stops the start.
 
     Args:
         app: the application.
         scope, receive, send: of ASGI.
         start: binds the application's routes.
-        listeners: are told if that fails.
+        guard: of its policy.
     """
     try:
         asyncio.get_running_loop()
@@ -38,6 +50,16 @@ async def serve_lifespan(  # noqa: PLR0917  the three of ASGI, and the two that 
         await receive()
         await send({"type": "lifespan.startup.failed", "message": ASYNCIO_ONLY})
         return
+    lifecycle, span = guard.lifecycle, object()
+    lifecycle.begins(span)
+
+    async def receive_last() -> ASGIReceiveEvent:
+        message = await receive()
+        if message["type"] == "lifespan.shutdown" and lifecycle.stopping(span):
+            # The application is about to close what its requests work with.
+            guard.drain_with(lifecycle.drain_for_lifespans)
+            await _finished(guard)
+        return message
 
     async def send_checked(message: ASGISendEvent) -> None:
         # The application's own start-up may have added routes, so they are bound when it has finished.
@@ -47,7 +69,19 @@ async def serve_lifespan(  # noqa: PLR0917  the three of ASGI, and the two that 
             except (ValueError, Warning) as error:  # a Warning: where the user made them errors
                 message = {"type": "lifespan.startup.failed", "message": str(error)}
             except Exception as error:  # noqa: BLE001  a route source is a guest: without it, paths decide
-                listeners.failed("start", error)
+                guard.listeners.failed("start", error)
+            if message["type"] == "lifespan.startup.complete":
+                lifecycle.started(span)
         await send(message)
 
-    await app(scope, receive, send_checked)
+    try:
+        await app(scope, receive_last, send_checked)
+    finally:
+        lifecycle.ends(span)
+
+
+async def _finished(guard: Guard) -> None:
+    """Wait until nothing runs or waits, at most until the drain is over."""
+    lifecycle = guard.lifecycle
+    while lifecycle.busy() and guard.clock.now() < lifecycle.stop_at + CLEAN_UP_WITHIN:  # noqa: ASYNC110  only here
+        await asyncio.sleep(LOOK_EVERY)

@@ -31,6 +31,7 @@ from resilient_mw.core.routes import below_root
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.async_gate import AsyncWait
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, reset
+from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.protection import Protection
 
 if TYPE_CHECKING:
@@ -74,15 +75,31 @@ class ResilienceMiddleware:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
-        self._fields = {name.encode("ascii"): name for name in self._protection.fields}
-        self._field_names = frozenset(self._fields)
-        self._tells = self._protection.policy.deadline_response_header
-        self._refusals = prepare_refusals(self._protection.policy.cors)
-        self._stopped = prepare_stopped(self._protection.policy.cors)
-        self._debug = self._protection.policy.debug  # the common answer asks the guard nothing
         self._latest: LoopService | None = None
         self._services: dict[asyncio.AbstractEventLoop, LoopService] = {}
         self._making = threading.Lock()
+        self._protection.prepared_by(self._prepare)
+        after_fork(self)
+
+    def forked(self) -> None:
+        """Begin anew in a forked child, which has none of the parent's event loops."""
+        self._latest = None
+        self._services = {}
+        self._making = threading.Lock()
+
+    def _prepare(self) -> None:
+        """Prepare what requests read of the policy. Each value is right on its own, next to older ones, too."""
+        policy = self._protection.policy
+        fields = {name.encode("ascii"): name for name in self._protection.fields}
+        self._fields = fields
+        self._field_names = frozenset(fields)
+        self._tells = policy.deadline_response_header
+        self._refusals = prepare_refusals(policy.cors)
+        self._debug = policy.debug  # the common answer asks the guard nothing
+        with self._making:  # nobody makes a service of the older answers meanwhile
+            self._stopped = prepare_stopped(policy.cors)
+            for service in self._services.values():
+                service.stopped = self._stopped
 
     @property
     def protection(self) -> Protection:
@@ -227,7 +244,7 @@ class ResilienceMiddleware:
     async def _unguarded(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve what is no HTTP request, or any scope while the middleware is switched off."""
         if scope["type"] == "lifespan":
-            await serve_lifespan(self.app, scope, receive, send, self._start, self._guard.listeners)
+            await serve_lifespan(self.app, scope, receive, send, self._start, self._guard)
         elif scope["type"] == "http":
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket" and not switch.DISABLED:

@@ -25,7 +25,7 @@ class LoopService:
         guard: decides about the requests.
         clock: the one clock.
         supervisor: watches over them.
-        stopped: the answers to requests whose work was stopped.
+        stopped: the answers to requests whose work was stopped. Others after a reload.
     """
 
     __slots__ = ("clock", "guard", "loop", "stopped", "supervisor")
@@ -36,7 +36,7 @@ class LoopService:
         self.loop = loop
         self.guard = guard
         self.clock = guard.clock
-        self.supervisor = Supervisor(loop, guard.clock, guard.overload)
+        self.supervisor = Supervisor(loop, guard.clock, guard.overload, guard.lifecycle)
         self.stopped = stopped
 
 

@@ -122,6 +122,7 @@ def prepare_stopped(cors: Cors, line: Callable[[str, str], Line]) -> dict[Cancel
         for why, reason in (
             (CancelReason.DEADLINE, Reason.DEADLINE_EXCEEDED),
             (CancelReason.BODY_TOO_LARGE, Reason.BODY_TOO_LARGE),
+            (CancelReason.SHUTDOWN, Reason.DRAINING),
         )
     }
 

@@ -125,7 +125,7 @@ class Readiness:
 
     Attributes:
         ready: yes or no.
-        reasons: why not: `draining`, `overloaded`; empty while it is ready.
+        reasons: why not: `draining`, `starting`, `blocked` (an event loop is behind), `overloaded`; empty while it is ready.
         level: the overload level, 0 to 1.
         state: the overload state: `normal`, `elevated` or `overloaded`.
         signal: the worst signal; None if there is none to speak of.
@@ -146,7 +146,7 @@ class AppSnapshot:
         app: the policy's name.
         limit: slots that exist.
         queue: places in the wait queue.
-        draining: whether new requests are refused because the server is about to stop.
+        draining: whether the server is about to stop: new requests are refused, or will be after the delay.
         drain_rate: slots released per second while somebody waits; None while unknown.
         classes: one entry per class, highest rank first, `exempt` last.
         routes: one entry per route template and class.

@@ -1,4 +1,4 @@
-"""The alarm: runs the `on_cancel` callbacks of requests that a thread works on, when their deadline comes.
+"""The alarm: runs the `on_cancel` callbacks of requests that a thread works on, when their deadline comes or the service stops.
 
 A thread cannot be interrupted, so somebody else has to act on its behalf: close a socket, have a driver send its own
 CANCEL. That is one daemon thread per process, started by the first callback and ended as soon as no request with
@@ -8,6 +8,7 @@ that blocks holds up the other callbacks of its own request, and nobody else's.
 
 from __future__ import annotations
 
+import _thread
 import math
 import os
 import threading
@@ -106,6 +107,15 @@ class Alarm:
         with self._changed:
             self._changed.notify_all()
 
+    def poke_soon(self) -> None:
+        """Look again soon, from a thread of its own: for a signal handler, which may take no lock."""
+        if self._thread is None:
+            return
+        try:
+            _thread.start_new_thread(self.poke, ())
+        except RuntimeError:
+            pass  # no threads left, or the interpreter is about to end
+
     # -- shielded sections ---------------------------------------------------------------------------------------------
 
     def hold_back(self, context: ThreadContext, section: Shield) -> None:
@@ -143,7 +153,8 @@ class Alarm:
 
     def _due_in(self, context: ThreadContext) -> float:
         """Return seconds until the callbacks of a request are to run; 0 or less: now."""
-        left = -math.inf if context.reason is not None else context.deadline_at - context.clock.now()
+        due_at = -math.inf if context.reason is not None else min(context.deadline_at, context.stop_at)
+        left = due_at - context.clock.now()
         return max(left, self._section_left(context))
 
     def _take(self, context: ThreadContext) -> Sequence[Hook]:
@@ -178,7 +189,8 @@ class Alarm:
                 )
                 if seconds <= 0:
                     if context.reason is None:
-                        context.reason = CancelReason.DEADLINE
+                        late = context.deadline_at <= context.stop_at
+                        context.reason = CancelReason.DEADLINE if late else CancelReason.SHUTDOWN
                     context.firing = True
                     hooks = self._take(context)
                     self._thread = None

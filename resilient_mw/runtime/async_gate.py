@@ -7,14 +7,14 @@ import threading
 from functools import partial
 
 from resilient_mw.admission.decision import Decision
-from resilient_mw.admission.entry import Waiter
+from resilient_mw.admission.entry import Waiter, WaiterState
 from resilient_mw.runtime.guard import Guard
 
 
 class AsyncWait:
     """The wait of one queued request on an event loop. Each waiter is its own timer."""
 
-    __slots__ = ("_future", "_guard", "_loop", "_thread", "_waiter")
+    __slots__ = ("_future", "_guard", "_loop", "_thread", "_timer", "_waiter")
 
     def __init__(self, guard: Guard, waiter: Waiter, loop: asyncio.AbstractEventLoop) -> None:
         self._guard = guard
@@ -30,8 +30,7 @@ class AsyncWait:
         outside), nothing is held.
         """
         guard, waiter = self._guard, self._waiter
-        delay = max(0.0, waiter.give_up_at - guard.clock.now())
-        timer = self._loop.call_later(delay, guard.tick, waiter.give_up_at)
+        self._set_timer()
         try:
             guard.attach(waiter, self._wake)
             if not await self._future:
@@ -44,7 +43,7 @@ class AsyncWait:
             guard.leave(waiter)
             raise
         finally:
-            timer.cancel()
+            self._timer.cancel()
         return guard.begin(waiter)
 
     def abandon(self) -> bool:
@@ -54,6 +53,15 @@ class AsyncWait:
         self._guard.leave(self._waiter)
         self._future.set_result(False)
         return True
+
+    def _set_timer(self) -> None:
+        at = self._guard.look_at(self._waiter)
+        self._timer = self._loop.call_later(max(0.0, at - self._guard.clock.now()), self._due, at)
+
+    def _due(self, at: float) -> None:
+        self._guard.tick(at)
+        if self._waiter.state is WaiterState.WAITING:
+            self._set_timer()
 
     def _wake(self) -> None:
         try:

@@ -19,6 +19,7 @@ from resilient_mw.core import ports
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.snapshot import DependencySnapshot
 from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.forks import after_fork, renew_lock
 
 
 class DependencyOwner:
@@ -36,10 +37,18 @@ class DependencyOwner:
         self.dependency = dependency
         self.clock = clock
         # Jitter is drawn from the system: processes that were forked after the first call must not share it.
-        self.state = DependencyState(dependency, rng or random.SystemRandom())
+        self._rng = rng or random.SystemRandom()
+        self.state = DependencyState(dependency, self._rng)
         self._lock = threading.Lock()
         self._abandoned: deque[Call] = deque()
         ports.register_dependency(self)
+        after_fork(self)
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: calls, lock and counts are the parent's."""
+        self._lock = threading.Lock()
+        self._abandoned.clear()
+        self.state = DependencyState(self.dependency, self._rng)
 
     def begin(self, call: Call) -> Actions:
         """Start a call."""
@@ -94,6 +103,7 @@ class DependencyOwner:
 
 
 _making = threading.Lock()
+renew_lock(__name__, "_making")
 
 
 def owner_of(dependency: Dependency) -> DependencyOwner:

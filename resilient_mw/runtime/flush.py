@@ -24,6 +24,10 @@ class Listeners:
         self._logged: dict[str, float] = {}
         self.errors = 0
 
+    def change(self, listeners: Sequence[Callable[[Event], None]]) -> None:
+        """Have others listen from now on."""
+        self._listeners = tuple(listeners)
+
     def __bool__(self) -> bool:
         """Return whether anybody listens, so that nobody builds an event for nothing."""
         return bool(self._listeners)

@@ -6,69 +6,27 @@ after it has let go: waking waiters, telling listeners.
 
 from __future__ import annotations
 
-import random
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from resilient_mw.admission.config import ServerPolicy
-from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.decision import ADMITTED, Decision, Settled
 from resilient_mw.admission.entry import RouteEntry, Waiter, WaiterState
 from resilient_mw.admission.figures import app_snapshot, refusal_figures
-from resilient_mw.admission.overload_policy import Signal
+from resilient_mw.admission.reload import reload as change_numbers
 from resilient_mw.admission.routing import RouteEntries
 from resilient_mw.admission.surely import refuse_surely
-from resilient_mw.core import ports
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.events import Cancelled, LateWork, Refused
-from resilient_mw.core.ports import Clock
 from resilient_mw.core.problem import RefusalFigures
 from resilient_mw.core.rejection import Reason
-from resilient_mw.core.snapshot import AppSnapshot, Readiness
-from resilient_mw.runtime.clocks import MONOTONIC
-from resilient_mw.runtime.flush import Listeners
-from resilient_mw.runtime.overload import Overload
-from resilient_mw.runtime.process_readings import PROCESS, ProcessReadings
-from resilient_mw.runtime.websockets import websockets_of
+from resilient_mw.core.snapshot import AppSnapshot
+from resilient_mw.runtime.forks import renew_lock
+from resilient_mw.runtime.guard_state import GuardState
 
 
-class Guard:
-    """Owns the admission state of one policy. Safe to use from any thread and any event loop.
-
-    Args:
-        policy: what to enforce.
-        clock: the one clock.
-        rng: source of jitter.
-        process: where the readings of the process come from; None: from nowhere.
-
-    Attributes:
-        overload: how overloaded the service is.
-        websockets: those that are open; None: they pass untouched.
-    """
-
-    def __init__(
-        self,
-        policy: ServerPolicy,
-        clock: Clock = MONOTONIC,
-        rng: random.Random | None = None,
-        process: ProcessReadings | None = PROCESS,
-    ) -> None:
-        self.policy = policy
-        self.clock = clock
-        self.controller = AdmissionController(policy, rng or random.Random())  # noqa: S311  jitter, not a secret
-        self.entries = RouteEntries(policy)
-        self.listeners = Listeners(policy.listeners, clock)
-        self._lock = threading.Lock()
-        self.overload = Overload(
-            policy.overload, self.controller, self._lock, self.listeners, clock, process=process
-        )
-        self.websockets = websockets_of(
-            policy, self.controller, self._lock, self.overload, self.listeners, clock, rng
-        )
-        self._ignored: dict[str, int] = {}
-        self._later: deque[Callable[[], None]] = deque()
-        ports.register(self)
+class Guard(GuardState):
+    """Owns the admission state of one policy. Safe to use from any thread and any event loop."""
 
     def arrive(
         self,
@@ -178,6 +136,10 @@ class Guard:
                 return
             call()
 
+    def look_at(self, waiter: Waiter) -> float:
+        """Return the instant at which a waiter should call `tick`."""
+        return min(waiter.give_up_at, self.controller.grows_at())
+
     def tick(self, at: float) -> None:
         """Let time pass; `at` is the instant the caller's timer was set for, in case it fired early."""
         with self._lock:
@@ -228,10 +190,18 @@ class Guard:
             for name in names:
                 self._ignored[name] = self._ignored.get(name, 0) + 1
 
-    def drain(self) -> None:
-        """Refuse new work from now on; what runs or waits goes on, exempt requests still pass."""
+    def change(self, policy: ServerPolicy) -> RouteEntries:
+        """Take a policy whose fitness has been checked; return the entries for its route tables."""
+        self.entries = self.entries.under(policy)
+        self.listeners.change(policy.listeners)
         with self._lock:
-            self.controller.drain()
+            self.policy = policy
+            settled = change_numbers(self.controller, self.clock.now(), policy)
+        if self.websockets is not None:
+            self.websockets.change(policy)
+        self.overload.resize(policy.slots)
+        self._wake(settled)
+        return self.entries
 
     def figures(self, entry: RouteEntry, deadline_at: float) -> RefusalFigures | None:
         """Return what a refusal says of this instant in debug mode; None otherwise."""
@@ -240,18 +210,6 @@ class Guard:
         with self._lock:
             remaining = deadline_at - self.clock.now()
             return refusal_figures(self.policy.exempt_limit, self.controller, entry, remaining)
-
-    def look(self) -> None:
-        """Let the overload level be that of this instant."""
-        self.overload.look()
-
-    def report(self, signal: Signal, reading: float | None, source: str) -> None:
-        """Take the reading of an overload signal that somebody else has measured."""
-        self.overload.report(signal, reading, source)
-
-    def readiness(self) -> Readiness:
-        """Return whether requests should be sent here, as of this instant."""
-        return self.overload.readiness()
 
     def snapshot(self) -> AppSnapshot:
         """Return the figures of this instant."""
@@ -288,6 +246,7 @@ class Guard:
 
 
 _making = threading.Lock()
+renew_lock(__name__, "_making")
 
 
 def guard_of(policy: ServerPolicy) -> Guard:

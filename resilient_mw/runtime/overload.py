@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections.abc import Sequence
 
 from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.overload import OverloadLevel
@@ -83,7 +84,12 @@ class Overload:
                 self._wanted = TOLD & policy.bands.keys()
                 if Signal.GC in self._wanted:
                     process.want(self)
-            limit = controller.slots.limit
+        self.resize(controller.slots.limit)
+
+    def resize(self, limit: int) -> None:
+        """Note how many slots there are."""
+        policy = self._policy
+        if policy is not None:
             self._calm = min(limit - 1, limit if policy.slots is None else int(policy.slots.healthy * limit))
 
     def look(self, *more: Reading) -> None:
@@ -113,11 +119,12 @@ class Overload:
         if self._controller.slots.in_use <= self._calm and not self._controller.waiting:
             self.look()
 
-    def readiness(self) -> Readiness:
-        """Return whether requests should be sent here, as of now."""
+    def readiness(self, more: Sequence[str] = ()) -> Readiness:
+        """Return whether requests should be sent here, as of now; `more` is why not, but for drain and load."""
         self.look()
         with self._lock:
             reasons = ["draining"] if self._controller.draining else []
+            reasons += more
             worst = None if self._measure is None else self._measure.worst()
             falls = self._policy is not None and self._policy.readiness_falls_on_overload
             if falls and self.state is OverloadState.OVERLOADED:

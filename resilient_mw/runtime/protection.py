@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import RouteEntry
-from resilient_mw.admission.routing import RouteTable, unreached
+from resilient_mw.admission.routing import RouteEntries, RouteTable, unreached
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.head import RequestHead
 from resilient_mw.core.headers.content_length import parse_content_length
@@ -27,6 +27,7 @@ from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
 from resilient_mw.core.trust import PeerTrust
 from resilient_mw.runtime.clocks import wall_clock_ns
+from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.runtime.sources import find_resolver, has_cors_layer
 
@@ -55,12 +56,44 @@ class Protection:
             None if websockets is None else RouteTable(self.policy, websockets.connections.entries, failed)
         )
         self.started = False
+        self._edge()
+        self.starting = threading.Lock()
+        self._prepare: WeakMethod[Callable[[], None]] | None = None
+        after_fork(self)
+        _waiting_for_start.add(self)
+        self.guard.lifecycle.guards(self)
+
+    def _edge(self) -> None:
+        """Prepare what the policy says of peers."""
         self._trust = PeerTrust(self.policy.trusted_peers)
         self._hops = self.policy.trusted_hops
         # When the proxy took a request in is asked only where some proxy would be believed.
         self.fields = (*DEADLINE_FIELDS, REQUEST_START) if self._trust else DEADLINE_FIELDS
-        self._starting = threading.Lock()
-        _waiting_for_start.add(self)
+
+    def prepared_by(self, prepare: Callable[[], None]) -> None:
+        """Have a middleware prepare what it reads of the policy: now, and after each reload."""
+        self._prepare = WeakMethod(prepare)
+        prepare()
+
+    def check(self, policy: ServerPolicy) -> None:
+        """Raise a ValueError if the application's routes do not fit a policy."""
+        self.table.under(policy, RouteEntries(policy))
+
+    def change(self, policy: ServerPolicy, entries: RouteEntries) -> None:
+        """Take a policy that fits."""
+        self.table = self.table.under(policy, entries)
+        websockets = self.guard.websockets
+        if self._sockets is not None and websockets is not None:
+            self._sockets = self._sockets.under(policy, websockets.connections.entries)
+        self.policy = policy
+        self._edge()
+        prepare = None if self._prepare is None else self._prepare()
+        if prepare is not None:
+            prepare()
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: a thread that was binding routes is not there."""
+        self.starting = threading.Lock()
 
     def start(self, apps: Iterable[object], inside: object = None) -> None:
         """Bind the application's routes, once, before the first request. Warnings say what has no effect.
@@ -72,7 +105,7 @@ class Protection:
         Raises:
             ValueError: a mark names a class that does not exist or a cost that can never fit.
         """
-        with self._starting:
+        with self.starting:
             if self.started:
                 return
             _waiting_for_start.discard(self)

@@ -10,6 +10,7 @@ over is brought to its end by `stopping.Stop`.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextvars import Context
 from math import inf
@@ -18,6 +19,7 @@ from typing import Any
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.lifecycle import Lifecycle
 from resilient_mw.runtime.overload import LoopWatch, Overload
 from resilient_mw.runtime.supervised import Supervised, guarded, retrieve
 
@@ -33,7 +35,7 @@ LEAST_LAG = 0.01
 """Seconds of lag that are worth charging to a request."""
 MIN_TIMER = 0.001
 """Seconds that a timer which fired early is armed for again: loops round to their clock's resolution."""
-ANSWERED = frozenset({CancelReason.DEADLINE, CancelReason.BODY_TOO_LARGE})
+ANSWERED = frozenset({CancelReason.DEADLINE, CancelReason.BODY_TOO_LARGE, CancelReason.SHUTDOWN})
 """Reasons that are told to the caller; for the others he has gone, or somebody else answers him."""
 ANSWER_WITHIN = 1.0
 """Seconds that the answer to an expired request gets to leave once the application has ended."""
@@ -49,6 +51,7 @@ class Supervisor:
         loop: the loop.
         clock: the one clock.
         overload: whose level is to follow the tick.
+        lifecycle: says when everything has to end, and wants to know whether the loop is blocked.
 
     Attributes:
         in_flight: the records between `enter` and `leave`. To be read only.
@@ -56,15 +59,26 @@ class Supervisor:
             flight. To be read only.
     """
 
-    __slots__ = ("_clock", "_horizon", "_late", "_loop", "_tick_at", "_watch", "in_flight", "lag")
+    __slots__ = (
+        "__weakref__", "_clock", "_horizon", "_late", "_lifecycle", "_loop", "_thread", "_tick_at", "_watch",
+        "in_flight", "lag",
+    )  # fmt: skip
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock = MONOTONIC, overload: Overload | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock = MONOTONIC,
+        overload: Overload | None = None,
+        lifecycle: Lifecycle | None = None,
     ) -> None:
         self.in_flight: set[Supervised] = set()
         self._loop = loop
         self._clock = clock
         self._watch = None if overload is None else LoopWatch(overload)
+        self._thread = threading.get_ident()
+        self._lifecycle = lifecycle
+        if lifecycle is not None:
+            lifecycle.watch(self)
         self._horizon = inf  # deadlines up to here need a timer now; inf: there is no tick
         self.lag = 0.0
         self._late = 0.0  # how late the last tick came
@@ -179,6 +193,17 @@ class Supervisor:
             if record.started_at <= watch_before and not record._watched:
                 record._watched = True
                 guarded(self._loop, "start_watching", record.start_watching)
+        if self._lifecycle is not None and now >= self._lifecycle.stop_at:
+            for record in tuple(self.in_flight):
+                self.fire(record, CancelReason.SHUTDOWN)
+
+    def behind(self, now: float) -> float:
+        """Return seconds that the loop is behind its timers at the moment. The one method for other threads, too."""
+        if self._horizon == inf or not self._loop.is_running():
+            return 0.0
+        if threading.get_ident() == self._thread:
+            return self.lag  # it is not blocked by now, whoever asks
+        return max(self.lag, now - self._tick_at)
 
     def _note_lag(self, late: float) -> None:
         """Note how late a tick has come: of two in a row, the smaller one is lag.

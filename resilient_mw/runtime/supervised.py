@@ -17,6 +17,7 @@ from resilient_mw.core.ports import Clock
 from resilient_mw.runtime import callbacks
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import CURRENT, CancelCallback, RequestContext
+from resilient_mw.runtime.forks import renew_lock
 from resilient_mw.runtime.measured import Measured
 from resilient_mw.runtime.shield import Shield
 from resilient_mw.runtime.stopping import Stop
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from resilient_mw.runtime.guard import Guard
 
 _lock = threading.Lock()  # for what worker threads change: holds and cancel callbacks
+renew_lock(__name__, "_lock")
 
 
 class Supervised(RequestContext):

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 
+from resilient_mw.runtime.forks import renew_lock
+
 DISABLED = False
 """Whether requests go straight to the application, in the whole process. Read it through the module."""
 
 _holders = 0
 _lock = threading.Lock()
+renew_lock(__name__, "_lock")
 
 
 def turn_off() -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class ThreadContext(RequestContext):
     """The context of a request that threads work on (WSGI).
 
-    Callbacks run in a helper thread, in a copy of the context in which they were registered, when the deadline comes or
-    the server tells that the caller has gone. They must be plain functions: nobody awaits what they return.
+    Callbacks run in a helper thread, in a copy of the context in which they were registered, when the deadline comes, the
+    service stops or the server tells that the caller has gone. They must be plain functions: nobody awaits what they return.
 
     Args:
         deadline_at: instant; at most that of `outer`.
@@ -56,9 +56,17 @@ class ThreadContext(RequestContext):
     def cancel_reason(self) -> CancelReason | None:
         """Why the work no longer matters, for this request or the one around it; None while it does."""
         reason = super().cancel_reason
+        if reason is None and not self.ended and self._clock.now() >= self.stop_at:
+            return CancelReason.SHUTDOWN
         if reason is None and self.outer is not None:
             return self.outer.cancel_reason
         return reason
+
+    @property
+    def stop_at(self) -> float:
+        """The instant at which this request's service stops; never, while it does not drain."""
+        stop_at: float = getattr(getattr(self.owner, "lifecycle", None), "stop_at", FOREVER)
+        return stop_at
 
     def on_cancel(self, callback: CancelCallback) -> None:
         """Have `callback(reason)` called once if the work is cancelled; at once, here, if it already is.
@@ -98,12 +106,12 @@ class ThreadContext(RequestContext):
         """Forget the callbacks: the response is complete, and nothing is left that could be cancelled.
 
         Args:
-            started: whether the caller has its head. If not, and the deadline has passed, he gets another answer, and this
+            started: whether the caller has its head. If not, and the deadline has passed or the service stops, he gets another answer, and this
                 is the end of cancelled work.
         """
         if self.hooks is None and not self.firing:
             self.ended = True
-        elif started or self._clock.now() < self.deadline_at:
+        elif started or self._clock.now() < min(self.deadline_at, self.stop_at):
             ALARM.forget(self, wait=False)
 
     def end(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from resilient_mw.admission.decision import Decision
-from resilient_mw.admission.entry import Waiter
+from resilient_mw.admission.entry import Waiter, WaiterState
 from resilient_mw.runtime.guard import Guard
 
 
@@ -19,8 +19,11 @@ def wait_in_thread(guard: Guard, waiter: Waiter) -> Decision:
     signal.acquire()
     try:
         guard.attach(waiter, signal.release)
-        if not signal.acquire(timeout=max(0.0, waiter.give_up_at - guard.clock.now())):
-            guard.tick(waiter.give_up_at)
+        while waiter.state is WaiterState.WAITING:
+            at = guard.look_at(waiter)
+            if signal.acquire(timeout=max(0.0, at - guard.clock.now())):
+                break
+            guard.tick(at)
     except BaseException:
         guard.leave(waiter)
         raise

@@ -25,7 +25,7 @@ class Websockets:
 
     Args:
         connections: what decides.
-        controller: tells whether the server drains and whether the service is overloaded.
+        controller: tells from when on the server takes no new work, and whether the service is overloaded.
         lock: the lock of the controller.
         overload: how overloaded the service is.
         listeners: hear of each refusal.
@@ -59,7 +59,7 @@ class Websockets:
         controller = self._controller
         with self._lock:
             decision = self.connections.arrive(
-                now, entry, draining=controller.draining, overloaded=controller.overloaded
+                now, entry, draining=now >= controller.refuse_from, overloaded=controller.overloaded
             )
         if decision.reason is not None and self._listeners:
             self._listeners.emit(Refused(entry.template, entry.priority, decision.reason, 0.0))
@@ -77,6 +77,20 @@ class Websockets:
         the lock: so this takes none.
         """
         self._forgotten.append((entry, outcome))
+
+    def change(self, policy: ServerPolicy) -> None:
+        """Take a policy whose fitness has been checked."""
+        if policy.websocket_limit is not None:
+            with self._lock:
+                self.connections.change(policy, policy.websocket_limit)
+
+    def restart(self, controller: AdmissionController, lock: threading.Lock, overload: Overload) -> None:
+        """Begin anew in a process that was forked: lock and connections are the parent's."""
+        self._controller = controller
+        self._lock = lock
+        self.overload = overload
+        self._forgotten.clear()
+        self.connections.restart()
 
     def figures(self, entry: RouteEntry) -> RefusalFigures:
         """Return what a refusal says of this instant in debug mode."""

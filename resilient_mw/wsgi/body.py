@@ -62,8 +62,8 @@ def open_body(
         CURRENT.reset(token)
     if late and not run.started:
         try:
-            too_large = run.context.reason is CancelReason.BODY_TOO_LARGE
-            answer = stopped[CancelReason.BODY_TOO_LARGE if too_large else CancelReason.DEADLINE]
+            late_answer = stopped[CancelReason.DEADLINE]
+            answer = stopped.get(run.context.reason or CancelReason.DEADLINE, late_answer)
             body.replace(answer.start(run.method, environ, None, run.replace(), run.figures()))
         except BaseException:
             body.close()

@@ -17,6 +17,7 @@ from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.flush import Listeners
+from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.thread_context import ThreadContext, guarded_by, has_ended
 from resilient_mw.runtime.thread_gate import wait_in_thread
@@ -63,13 +64,24 @@ class ResilienceMiddleware:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
-        self._fields = tuple((environ_key(name), name) for name in self._protection.fields)
-        self._answers = prepare_answers(self._protection.policy.cors)
-        self._stopped = prepare_stopped(self._protection.policy.cors)
+        self._protection.prepared_by(self._prepare)
         self._abandoned: deque[Run] = deque()
         self._starting = threading.Lock()
         self._ready = False
         self._wrong: str | None = None
+        after_fork(self)
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: what was abandoned was the parent's."""
+        self._abandoned.clear()
+        self._starting = threading.Lock()
+
+    def _prepare(self) -> None:
+        """Prepare what requests read of the policy."""
+        cors = self._protection.policy.cors
+        self._fields = tuple((environ_key(name), name) for name in self._protection.fields)
+        self._answers = prepare_answers(cors)
+        self._stopped = prepare_stopped(cors)
 
     @property
     def protection(self) -> Protection:

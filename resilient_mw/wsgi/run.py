@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 
+REPLACED = (CancelReason.DEADLINE, CancelReason.SHUTDOWN)
+"""What an application may report that the caller is still to be told of."""
+
+
 class Run:
     """The record of one admitted request. From its making on it holds the slots; `end()` gives them back.
 
@@ -189,7 +193,7 @@ class Run:
             self.failed = True
             return False
         self.context.cancel(reason)
-        return reason is CancelReason.DEADLINE and not self.started
+        return reason in REPLACED and not self.started
 
     def end(self) -> None:
         """Give the slots back and count the run. Exactly once, when its work has stopped."""

@@ -69,6 +69,10 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     ),
     "cors_credentials": ([None, 0, 1, "yes"], "True or False"),
     "debug": ([None, 0, 1, "yes"], "True or False"),
+    "ramp": ([-1, 3601, NAN, INF, True, "1", None], "a number from 0 to 3600"),
+    "drain_delay": ([-1, 3601, NAN, INF, True, "1", None], "a number from 0 to 3600"),
+    "drain_timeout": ([-1, 86_401, NAN, INF, True, "1", None], "a number from 0 to 86400"),
+    "blocked_after": ([0, 0.09, 3601, NAN, True, "1", None], "a number from 0.1 to 3600"),
 }
 
 

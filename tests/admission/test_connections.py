@@ -140,3 +140,37 @@ def test_who_is_refused_comes_back_when_a_place_usually_comes_free() -> None:
     assert told(130.0) == set(range(25, 43))
     assert told(1000.0) == set(range(35, 61))
     assert told(1000.0, draining=True) == {1, 2}
+
+
+def test_other_numbers_keep_the_open_ones_and_what_was_counted() -> None:
+    classes = (PriorityClass("critical"), PriorityClass("normal"))
+    connections = made(4, classes=classes)
+    for _ in range(4):
+        assert ask(connections) is None
+    reserving = (PriorityClass("critical", reserved=20), PriorityClass("normal"))
+    policy = ServerPolicy(limit=40, classes=reserving, exempt_limit=1, deadline_default=3.0)
+    connections.change(policy, 6)
+    assert ask(connections) is Reason.WEBSOCKET_LIMIT  # half of six is kept for the other class
+    for _ in range(2):
+        assert ask(connections, "critical") is None
+    assert ask(connections, "critical") is Reason.WEBSOCKET_LIMIT  # six are open
+    assert ask(connections, EXEMPT) is None
+    assert ask(connections, EXEMPT) is Reason.EXEMPT_LIMIT
+    assert [each.slots for each in connections.slots.classes] == [2, 4]
+    # The route has another deadline now, so it is another entry; the one before goes on counting its own.
+    assert sum(each.admitted for each in connections.entries.all()) == 7
+    connections.end(1.0, entry(connections, "normal"), "completed")
+    assert ask(connections, "critical") is None
+
+
+def test_in_a_forked_child_nothing_is_open() -> None:
+    connections = made(2, exempt_limit=1)
+    for priority in ("normal", "normal", EXEMPT):
+        assert ask(connections, priority) is None
+    connections.end(1.0, entry(connections, "normal"), "completed")
+    connections.restart()
+    assert (connections.slots.in_use, connections.exempt) == (0, 0)
+    assert [each.admitted for each in connections.entries.all()] == [0, 0]
+    for priority in ("normal", "normal", EXEMPT):
+        assert ask(connections, priority) is None
+    assert ask(connections) is Reason.WEBSOCKET_LIMIT

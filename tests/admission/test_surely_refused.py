@@ -147,3 +147,20 @@ def test_asking_changes_nothing() -> None:
     before = (route.arrived, dict(route.refused), desk.controller.waiting)
     surely_refused(desk.controller, 0.0, route)
     assert (route.arrived, dict(route.refused), desk.controller.waiting) == before
+
+
+def test_a_drain_refuses_surely_when_its_delay_is_over() -> None:
+    desk = Desk(**PATIENT, limit=2)
+    desk.controller.drain(5.0)
+    assert surely_refused(desk.controller, 4.9, desk.route()) is None
+    assert surely_refused(desk.controller, 5.0, desk.route()) is Reason.DRAINING
+
+
+def test_not_where_the_limit_has_grown_since_anybody_looked() -> None:
+    desk = Desk(**PATIENT, limit=20, queue=0, ramp=10.0)
+    assert surely_refused(desk.controller, 0.0, desk.route(cost=3)) is None  # an arrival begins the ramp
+    for _ in range(2):
+        desk.admit(0.0)
+    assert surely_refused(desk.controller, 0.0, desk.route()) is Reason.QUEUE_FULL
+    assert surely_refused(desk.controller, 9.9, desk.route()) is None
+    desk.admit(9.9)

@@ -54,6 +54,7 @@ class World:
         self.guards = [self._guard(policy, plan.seed)]
         self.controller = AccountedController(policy, Random(plan.seed))
         self.guards[0].controller = self.controller
+        self.guards[0].lifecycle.restart(self.controller, self.guards[0]._lock)
         self.policy = policy
         self.middlewares: list[ResilienceMiddleware] = []
         self.app = self._stack(plan.stack)

@@ -225,6 +225,18 @@ async def test_a_server_that_drains_opens_none_and_leaves_the_open_ones_alone() 
         await first.end()
 
 
+async def test_they_are_opened_until_the_delay_of_a_drain_is_over() -> None:
+    middleware = ResilienceMiddleware(echo)
+    async with all_given_back(middleware):
+        middleware.protection.guard.drain(delay=60.0)
+        first = await open_to(middleware)
+        assert first.sent[0]["type"] == "websocket.accept"
+        middleware.protection.guard.drain(delay=0.0, timeout=0.0)
+        assert (await Socket(middleware).run()).denial[0] == 503
+        first.leave()
+        await first.end()
+
+
 async def test_while_overloaded_the_lowest_class_opens_none() -> None:
     rules = [RouteRule("/low", priority="sheddable")]
     middleware = ResilienceMiddleware(echo, routes=rules)

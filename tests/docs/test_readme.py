@@ -111,6 +111,10 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         "cors_origins": "none",
         "cors_credentials": f"`{policy.cors_credentials}`",
         "debug": f"`{policy.debug}`",
+        "ramp": f"{policy.ramp:g} s = at once",
+        "drain_delay": f"{policy.drain_delay:g} s",
+        "drain_timeout": f"{policy.drain_timeout:g} s",
+        "blocked_after": f"{policy.blocked_after:g} s",
     }
     assert {name: default for name, default, _ in rows} == expected
     assert [name for name, _, _ in rows] == [field.name for field in fields(ServerPolicy) if field.init]

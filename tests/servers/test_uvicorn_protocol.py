@@ -54,19 +54,29 @@ class Service:
 
     Attributes:
         seen: the paths that reached the middleware.
+        taken: what gives back the slots that are taken: the server does not end while any are.
     """
 
     guard: Guard
     port: int = 0
     server: uvicorn.Server | None = None
     seen: list[str] = field(default_factory=list)
+    taken: list[Callable[[], None]] = field(default_factory=list)
 
     def fill(self) -> Callable[[], None]:
         """Take every slot; return what gives them back. The queue has no places."""
         entry = self.guard.entries.get("/taken", Mark(cost=self.guard.policy.slots))
         now = self.guard.clock.now()
         assert self.guard.arrive(entry, now, now + 3600).admitted
-        return functools.partial(self.guard.end, entry, entry.cost, CancelReason.CALLER.value, 0.1)
+        self.taken.append(
+            functools.partial(self.guard.end, entry, entry.cost, CancelReason.CALLER.value, 0.1)
+        )
+        return self.give_back
+
+    def give_back(self) -> None:
+        """Give back what `fill` has taken."""
+        while self.taken:
+            self.taken.pop()()
 
     def refused(self) -> dict[str, int]:
         """Return the refusals by reason, all routes together."""
@@ -116,9 +126,11 @@ async def served(app: Any, guard: Guard, seen: list[str], **config: Any) -> Asyn
         await asyncio.sleep(0.01)
         assert not running.done(), running
     port = server.servers[0].sockets[0].getsockname()[1]
+    service = Service(guard, port, server, seen)
     try:
-        yield Service(guard, port, server, seen)
+        yield service
     finally:
+        service.give_back()
         server.should_exit = True
         await asyncio.wait_for(running, 30)
 
@@ -300,6 +312,32 @@ async def test_draining_closes_the_connection(seen: list[str]) -> None:
         assert seen == ["/before"]
 
 
+async def test_a_reload_changes_what_refusals_say(seen: list[str]) -> None:
+    settings = policy()
+    page = "GET /work HTTP/1.1\nhost: a\norigin: https://b\n\n"
+    async with protected(seen, settings) as service:
+        assert (await ask(service, GET)).status == 200
+        service.fill()
+        assert "access-control-allow-origin" not in (await ask(service, page)).headers
+        settings.reload(cors_origins=["https://b"], debug=True)
+        refused = await ask(service, page)
+        assert (refused.status, refused.headers["access-control-allow-origin"]) == (503, "https://b")
+        assert refused.json["limit"] == 2
+        settings.reload(limit=3)
+        assert (await ask(service, page)).status == 200
+        assert seen == ["/work"] * 2
+
+
+async def test_during_the_delay_of_a_drain_requests_are_served(seen: list[str]) -> None:
+    async with protected(seen, policy(drain_delay=60.0)) as service:
+        assert (await ask(service, GET)).status == 200
+        service.guard.drain()
+        assert (await ask(service, GET)).status == 200
+        service.guard.drain(delay=0.0)
+        assert (await ask(service, GET)).status == 503
+        assert seen == ["/work"] * 2
+
+
 async def test_an_idle_connection_is_closed_after_a_refusal(seen: list[str]) -> None:
     """The server's own keep-alive bound holds, with and without a body that came after the answer."""
     async with protected(seen, policy(), timeout_keep_alive=1) as service:
@@ -414,8 +452,9 @@ async def test_the_class_is_that_of_the_route(seen: list[str]) -> None:
     )
     guard = guard_of(settings)
     async with served(ResilienceMiddleware(echo, settings), guard, seen) as service:
-        now = guard.clock.now()
-        assert guard.arrive(guard.entries.get("/taken", Mark()), now, now + 60).admitted
+        now, entry = guard.clock.now(), guard.entries.get("/taken", Mark())
+        assert guard.arrive(entry, now, now + 60).admitted
+        service.taken.append(functools.partial(guard.release, entry, 1))
         assert (await ask(service, GET)).status == 503
         assert seen == []
         assert (await ask(service, "GET /vip HTTP/1.1\nhost: a\n\n")).status == 200

@@ -174,14 +174,14 @@ def test_a_request_that_was_cancelled_for_another_cause_is_counted_under_it() ->
     world = World()
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-        current().reason = CancelReason.SHUTDOWN
+        current().reason = CancelReason.UPSTREAM
         current().check()
         return []
 
     with pytest.raises(RequestCancelled):
         world.serve(app).run()
-    assert outcomes(world.policy) == {"shutdown": 1}
-    assert world.events == [Cancelled("unmatched", "normal", CancelReason.SHUTDOWN, 0.0)]
+    assert outcomes(world.policy) == {"upstream": 1}
+    assert world.events == [Cancelled("unmatched", "normal", CancelReason.UPSTREAM, 0.0)]
 
 
 def test_a_body_that_goes_on_after_the_deadline_is_cut_off() -> None:
