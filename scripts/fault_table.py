@@ -110,7 +110,7 @@ FAULTS = (
         "self._remove(now, waiter, WaiterState.LEFT)\n            waiter.route.left += 1\n            return NOBODY",
         (UNIT + "test_a_waiter_that_leaves_unblocks_those_behind_it",)),
     Fault("lost_wakeup_on_expiry", CONTROLLER,
-        "return settled + self._dispatch(now) if settled else NOBODY", "return settled",
+        "return settled + self._dispatch(now) if settled or self._ramp is not None else NOBODY", "return settled",
         (UNIT + "test_a_dead_first_waiter_blocks_nobody_after_the_tick_that_found_it_dead",)),
     Fault("lost_wakeup_on_push_out", CONTROLLER,
         "settled += self._dispatch(now) if loser is not None else NOBODY", "pass",
@@ -140,7 +140,7 @@ FAULTS = (
     Fault("exempt_without_bound", CONTROLLER, "if self.exempt >= self._policy.exempt_limit:", "if False:", (
         UNIT + "test_exempt_requests_have_a_bound_of_their_own",
     )),
-    Fault("drain_forgotten", CONTROLLER, "if self.waiting or self.draining:", "if self.waiting:", (
+    Fault("drain_forgotten", CONTROLLER, "if self.waiting or self.attentive:", "if self.waiting:", (
         UNIT + "test_a_draining_server_takes_no_new_work_and_finishes_what_waits",
     )),
     # -- priority and turns

@@ -530,16 +530,16 @@ ASGI_FAULTS = (
     ),
     Fault(
         "asgi_start_fails_with_text",
-        "resilient_mw/asgi/middleware.py",
-        "                except (ValueError, Warning) as error:",
-        "                except KeyError as error:",
+        "resilient_mw/asgi/lifespan.py",
+        "            except (ValueError, Warning) as error:",
+        "            except KeyError as error:",
         ("tests/asgi/test_lifespan.py::test_a_mark_that_names_no_class_fails_the_start_and_says_so",),
     ),
     Fault(
         "asgi_start_fails_open",
-        "resilient_mw/asgi/middleware.py",
-        "                except Exception as error:  # noqa: BLE001  a route source",
-        "                except KeyError as error:  # noqa: BLE001  a route source",
+        "resilient_mw/asgi/lifespan.py",
+        "            except Exception as error:  # noqa: BLE001  a route source",
+        "            except KeyError as error:  # noqa: BLE001  a route source",
         ("tests/asgi/test_lifespan.py::test_a_broken_route_source_does_not_fail_the_start",),
     ),
     Fault(
@@ -551,9 +551,9 @@ ASGI_FAULTS = (
     ),
     Fault(
         "asgi_trio_lifespan",
-        "resilient_mw/asgi/middleware.py",
-        '            await send({"type": "lifespan.startup.failed", "message": ASYNCIO_ONLY})\n',
-        '            await send({"type": "lifespan.startup.complete"})\n',
+        "resilient_mw/asgi/lifespan.py",
+        '        await send({"type": "lifespan.startup.failed", "message": ASYNCIO_ONLY})\n',
+        '        await send({"type": "lifespan.startup.complete"})\n',
         ("tests/asgi/test_lifespan.py::test_on_trio_the_start_fails_with_a_text",),
     ),
     Fault(

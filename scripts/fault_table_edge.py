@@ -105,10 +105,10 @@ EDGE_FAULTS = (
     Fault("edge_asgi_reading_on_is_no_error", ASGI_EDGE, "                raise BodyTooLarge", "                str", (
         IN_ASGI + "after_a_complete_response_reading_on_fails_and_ends_nothing",
     )),
-    Fault("edge_asgi_413_is_sent", SUPERVISE, "frozenset({CancelReason.DEADLINE, CancelReason.BODY_TOO_LARGE})", "frozenset({CancelReason.DEADLINE})", (
+    Fault("edge_asgi_413_is_sent", SUPERVISE, "frozenset({CancelReason.DEADLINE, CancelReason.BODY_TOO_LARGE, ", "frozenset({CancelReason.DEADLINE, ", (
         IN_ASGI + "bodies_are_counted_while_they_are_read_whatever_they_said",
     )),
-    Fault("edge_asgi_413_and_not_504", EXCHANGE, "too_large = self.reason is CancelReason.BODY_TOO_LARGE", "too_large = False", (
+    Fault("edge_asgi_413_and_not_504", EXCHANGE, "self.service.stopped[self.reason or CancelReason.DEADLINE]", "self.service.stopped[CancelReason.DEADLINE]", (
         IN_ASGI + "bodies_are_counted_while_they_are_read_whatever_they_said",
     )),
     Fault("edge_asgi_says_that_nothing_was_begun", "resilient_mw/core/answer.py", "by_origin, line, begun=True)", "by_origin, line)", (
@@ -141,7 +141,7 @@ EDGE_FAULTS = (
     Fault("edge_wsgi_the_error_is_the_servers", WSGI_RUN, "            return not self.started\n", "            return False\n", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
-    Fault("edge_wsgi_413_and_not_504", WSGI_BODY, "too_large = run.context.reason is CancelReason.BODY_TOO_LARGE", "too_large = False", (
+    Fault("edge_wsgi_413_and_not_504", WSGI_BODY, "answer = stopped.get(run.context.reason or CancelReason.DEADLINE, late_answer)", "answer = late_answer", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
     Fault("edge_wsgi_head_twice", WSGI_RUN, " if pair[0].lower() != name.lower()]", "]", (
