@@ -76,6 +76,7 @@ class ServerPolicy:
         exempt_paths: exact paths, below the root path, that are exempt for GET and HEAD.
         websocket_limit: most websockets that are open at once. They take no slots and do not wait. None: they pass
             untouched.
+        stream_limit: most requests that are open at once on routes whose slot is held for the head of the response only.
         deadline_default: seconds for callers who send no budget, and the most an untrusted caller can ask for.
         deadline_minimum: seconds; a smaller wish of an untrusted caller is raised to it.
         deadline_maximum: seconds; the most that anybody gets.
@@ -117,6 +118,7 @@ class ServerPolicy:
     exempt_limit: int = 100
     exempt_paths: Sequence[str] = HEALTH_PATHS
     websocket_limit: int | None = 512
+    stream_limit: int = 256
     deadline_default: float = 10.0
     deadline_minimum: float = 0.0
     deadline_maximum: float = 60.0

@@ -8,6 +8,7 @@ from enum import Enum
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import Histogram, RouteSnapshot
+from resilient_mw.core.streams import StreamRule
 from resilient_mw.core.windows import RunningMedian
 
 
@@ -26,6 +27,7 @@ class RouteEntry:
         max_body: bytes of the largest request body; None: any.
         plain: whether path and method say all that decides about a request; else more of its head is looked at.
         runs: seconds of completed runs that have not been learned from.
+        stream: how a request is treated that lasts; None: as every other one.
     """
 
     __slots__ = (
@@ -45,6 +47,7 @@ class RouteEntry:
         "refused",
         "run",
         "runs",
+        "stream",
         "template",
         "wait",
     )
@@ -57,6 +60,7 @@ class RouteEntry:
         cost: int,
         deadline: DeadlineRule,
         max_body: int | None = None,
+        stream: StreamRule | None = None,
     ) -> None:
         self.template = template
         self.priority = priority
@@ -65,7 +69,8 @@ class RouteEntry:
         self.deadline = deadline
         self.budget = deadline.budget(None, trusted=False)
         self.max_body = max_body
-        self.plain = max_body is None
+        self.stream = stream
+        self.plain = max_body is None and stream is None
         self.refused: dict[Reason, int] = {}
         self.outcomes: dict[str, int] = {}
         self.forget()

@@ -15,6 +15,7 @@ from resilient_mw.core.snapshot import (
     ClassSnapshot,
     OverloadSnapshot,
     RouteSnapshot,
+    StreamSnapshot,
     WebsocketSnapshot,
 )
 
@@ -29,6 +30,7 @@ def app_snapshot(
     guard_errors: int,
     overload: OverloadSnapshot | None,
     websockets: WebsocketSnapshot | None,
+    streams: StreamSnapshot | None = None,
 ) -> AppSnapshot:
     """Return the figures of one application as plain values."""
     classes = [ClassSnapshot(each.priority.name, each.slots, len(each.queue)) for each in controller.classes]
@@ -44,6 +46,7 @@ def app_snapshot(
         guard_errors=guard_errors,
         overload=overload,
         websockets=websockets,
+        streams=streams,
     )
 
 

@@ -23,6 +23,7 @@ class PolicyOverrides(TypedDict, total=False):
     exempt_limit: int
     exempt_paths: Sequence[str]
     websocket_limit: int | None
+    stream_limit: int
     deadline_default: float
     deadline_minimum: float
     deadline_maximum: float

@@ -90,6 +90,7 @@ def _check_edge(policy: ServerPolicy) -> None:
         require_integer("max_body", policy.max_body, low=0)
     if policy.websocket_limit is not None:
         require_integer("websocket_limit", policy.websocket_limit, low=1)
+    require_integer("stream_limit", policy.stream_limit, low=1)
     if policy.deadline_response_header is not None:
         require_field_name("deadline_response_header", policy.deadline_response_header)
 

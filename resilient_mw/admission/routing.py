@@ -12,6 +12,7 @@ from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark, unreached_marks
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.routes import UNMATCHED, Route, RouteResolver, RouteRule, may_overlap, rule_index
+from resilient_mw.core.streams import StreamRule
 
 READING = frozenset({"GET", "HEAD"})
 WEBSOCKET_METHOD = "WEBSOCKET"
@@ -26,7 +27,9 @@ class RouteEntries:
     def __init__(self, policy: ServerPolicy) -> None:
         self._policy = policy
         self._ranks = {each.name: rank for rank, each in enumerate(policy.classes)} | {EXEMPT: -1}
-        self._entries: dict[tuple[str, str, int, DeadlineRule, int | None], RouteEntry] = {}
+        self._entries: dict[
+            tuple[str, str, int, DeadlineRule, int | None, StreamRule | None], RouteEntry
+        ] = {}
 
     def get(self, template: str, mark: Mark) -> RouteEntry:
         """Return the entry for a template that is treated as `mark` says, the policy filling its gaps."""
@@ -35,12 +38,13 @@ class RouteEntries:
         cost = 1 if mark.cost is None else mark.cost
         deadline = policy.deadline if mark.deadline is None else mark.deadline.over(policy.deadline)
         max_body = policy.max_body if mark.max_body is None else mark.max_body
-        key = (template, priority, cost, deadline, max_body)
+        stream = None if mark.stream is None else mark.stream.effective(exempt=priority == EXEMPT)
+        key = (template, priority, cost, deadline, max_body, stream)
         entry = self._entries.get(key)
         if entry is None:
             # setdefault is atomic: two threads that come first at once get the same entry.
             entry = self._entries.setdefault(
-                key, RouteEntry(template, priority, self._ranks[priority], cost, deadline, max_body)
+                key, RouteEntry(template, priority, self._ranks[priority], cost, deadline, max_body, stream)
             )
         return entry
 

@@ -22,6 +22,7 @@ from resilient_mw.asgi.head import AsgiHead
 from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, serve_lifespan
 from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
 from resilient_mw.asgi.service import Arrival, LoopService
+from resilient_mw.asgi.stream import StreamExchange
 from resilient_mw.asgi.websocket import serve_socket
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.cors import PREFLIGHT
@@ -209,6 +210,10 @@ class ResilienceMiddleware:
                 decision, cost = guard.arrive(entry, now, deadline_at), entry.cost
             else:
                 decision, cost = protection.arrive(entry, AsgiHead(scope), now, deadline_at)
+                if decision is ADMITTED and entry.stream is not None:
+                    return StreamExchange(
+                        task, service, entry, cost, deadline_at, now, scope, receive, send, None, outer
+                    )
         except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
             guard.listeners.failed("admission", error)
             return None
@@ -236,7 +241,8 @@ class ResilienceMiddleware:
             figures = self._guard.figures(arrival.entry, arrival.deadline_at)
             await self._refusals[decision.reason].send(scope, send, decision.retry_after, figures)
             return None
-        return HttpExchange(
+        exchange = HttpExchange if arrival.entry.stream is None else StreamExchange
+        return exchange(
             arrival.task, arrival.service, arrival.entry, arrival.cost, arrival.deadline_at,
             self._guard.clock.now(), scope, receive, send, channel, arrival.outer,
         )  # fmt: skip
@@ -289,6 +295,7 @@ class ResilienceMiddleware:
                 if admitted:
                     left = CancelReason.CLIENT_DISCONNECT.value
                     self._guard.end(waiter.route, waiter.cost, left, 0.0, waiter.tenant)
+                    self._guard.streams.left(waiter)
                     admitted = False
                 return None
         finally:

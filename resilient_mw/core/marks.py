@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.priority import EXEMPT
+from resilient_mw.core.streams import StreamRule, stream_rule
 
 Target = TypeVar("Target")
 
@@ -29,12 +30,14 @@ class Mark:
         cost: slots that one request takes.
         deadline: the route's own deadline rule.
         max_body: bytes of the largest request body.
+        stream: for how long the slot is held, and what the deadline covers.
     """
 
     priority: str | None = None
     cost: int | None = None
     deadline: DeadlineRule | None = None
     max_body: int | None = None
+    stream: StreamRule | None = None
 
     def over(self, base: Mark | None) -> Mark:
         """Return this mark with its gaps filled from `base` (the mark of a surrounding router)."""
@@ -48,28 +51,31 @@ class Mark:
             base.cost if self.cost is None else self.cost,
             deadline,
             base.max_body if self.max_body is None else self.max_body,
+            base.stream if self.stream is None else self.stream.over(base.stream),
         )
 
 
 _marked: list[weakref.ref[object]] = []
 
 
-def priority(name: str, *, cost: int | None = None) -> Callable[[Target], Target]:
+def priority(name: str, *, cost: int | None = None, slot: str | None = None) -> Callable[[Target], Target]:
     """Put an endpoint or a router into a priority class.
 
     Args:
         name: the class: `critical`, `normal`, `sheddable`, or one that the policy defines. An unmarked route is
             `normal`.
         cost: slots that one request takes; 1 by default. Give an expensive route more.
+        slot: `"head"`: the slot is given back when the head of the response has been sent, for streams; `"body"`, the
+            default: when the work has stopped.
 
     Raises:
-        ValueError: the name is no valid class name, or the cost is below 1. Whether the class exists is checked when
+        ValueError: the name is no valid class name, the cost is below 1, or there is no such slot. Whether the class exists is checked when
             the application starts.
     """
     require_name("priority", name)
     if cost is not None:
         require_integer("cost", cost, low=1)
-    return _marker(Mark(priority=name, cost=cost))
+    return _marker(Mark(priority=name, cost=cost, stream=stream_rule(slot=("priority.slot", slot))))
 
 
 def exempt(target: Target) -> Target:
@@ -78,7 +84,12 @@ def exempt(target: Target) -> Target:
 
 
 def deadline(
-    *, default: float | None = None, minimum: float | None = None, maximum: float | None = None
+    *,
+    default: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    covers: str | None = None,
+    idle: float | None = None,
 ) -> Callable[[Target], Target]:
     """Give an endpoint or a router its own deadline rule.
 
@@ -86,11 +97,16 @@ def deadline(
         default: seconds for callers who send no budget, and the most that an untrusted one can ask for.
         minimum: seconds; a smaller wish of an untrusted caller is raised to it.
         maximum: seconds; the most that anybody gets. What is left out comes from the policy.
+        covers: `"body"`, the default: everything up to the end of the response; `"head"`: only until its head has been
+            sent; `"gaps"`: until then, and from then on each gap between two chunks.
+        idle: seconds that such a gap may last; 30 by default.
 
     Raises:
-        ValueError: a number is negative, no number, or the minimum exceeds the maximum.
+        ValueError: a number is negative, no number, or the minimum exceeds the maximum; there is no such cover, or it has
+            no gaps.
     """
-    return _marker(Mark(deadline=deadline_rule("deadline.", default, minimum, maximum)))
+    stream = stream_rule(covers=("deadline.covers", covers), idle=("deadline.idle", idle))
+    return _marker(Mark(deadline=deadline_rule("deadline.", default, minimum, maximum), stream=stream))
 
 
 def deadline_rule(

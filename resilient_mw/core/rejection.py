@@ -29,6 +29,8 @@ class Reason(StrEnum):
     """More exempt requests (health checks) at once than their own hard bound."""
     WEBSOCKET_LIMIT = "websocket_limit"
     """As many websockets are open as may be, or as this class may have."""
+    STREAM_LIMIT = "stream_limit"
+    """As many requests as may be are open on routes whose slot is held for the head of the response only."""
     OVERLOADED = "overloaded"
     """The service is overloaded, and the lowest class waits in none but its own few places of the queue."""
     DRAINING = "draining"
@@ -91,6 +93,7 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
         Reason.PREDICTED_LATE: RefusalRule(503, "The answer would come after the deadline", RetryAfter.DRAIN),
         Reason.EXEMPT_LIMIT: RefusalRule(503, "Too many exempt requests at once", RetryAfter.DRAIN),
         Reason.WEBSOCKET_LIMIT: RefusalRule(503, "Too many open websockets", RetryAfter.DRAIN),
+        Reason.STREAM_LIMIT: RefusalRule(503, "Too many open streams", RetryAfter.DRAIN),
         Reason.OVERLOADED: RefusalRule(503, "The service sheds its lowest class", RetryAfter.DRAIN),
         Reason.DRAINING: RefusalRule(503, "The server is shutting down", RetryAfter.DRAIN, close=True),
         Reason.EXPIRED_ON_ARRIVAL: RefusalRule(504, "The deadline had passed on arrival", RetryAfter.NEVER),

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from resilient_mw.core.checks import require_integer, require_name
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark, deadline_rule
+from resilient_mw.core.streams import stream_rule
 
 UNMATCHED = "unmatched"
 """The route label of a path that no route serves: one value, however many paths scanners try."""
@@ -35,6 +36,8 @@ class RouteRule:
         cost: slots that one request takes.
         deadline_default, deadline_minimum, deadline_maximum: seconds, as in `ServerPolicy`.
         max_body: bytes of the largest request body, as in `ServerPolicy`; may be more or less than there.
+        slot, deadline_covers, deadline_idle: for requests that last, as `slot` of `priority()`, and `covers` and `idle` of
+            `deadline()`.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -53,6 +56,9 @@ class RouteRule:
         deadline_minimum: float | None = None,
         deadline_maximum: float | None = None,
         max_body: int | None = None,
+        slot: str | None = None,
+        deadline_covers: str | None = None,
+        deadline_idle: float | None = None,
     ) -> None:
         _check_path(path)
         _check_methods(methods)
@@ -68,7 +74,12 @@ class RouteRule:
             deadline = deadline_rule("RouteRule.deadline_", *given)
         self.path = path
         self.methods = frozenset(method.upper() for method in methods)
-        self.mark = Mark(priority, cost, deadline, max_body)
+        stream = stream_rule(
+            ("RouteRule.slot", slot),
+            ("RouteRule.deadline_covers", deadline_covers),
+            ("RouteRule.deadline_idle", deadline_idle),
+        )
+        self.mark = Mark(priority, cost, deadline, max_body, stream)
 
     def __repr__(self) -> str:
         methods = f", methods={sorted(self.methods)}" if self.methods else ""

@@ -101,6 +101,37 @@ class WebsocketSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamRouteSnapshot:
+    """The streams of one route template in one class.
+
+    Attributes:
+        route: the route template.
+        priority: the class name.
+        opened: those that are open right now: their head has been sent, and their slot was given back.
+        ended: those that have ended since the start, by outcome: `completed`, `error`, or a cancel reason. How long they
+            lasted is not measured.
+    """
+
+    route: str
+    priority: str
+    opened: int
+    ended: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSnapshot:
+    """The streams of one application: requests that have given their slot back with the head of their response.
+
+    Attributes:
+        limit: most that are open at once.
+        routes: one entry per route template and class that has had any.
+    """
+
+    limit: int
+    routes: tuple[StreamRouteSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OverloadSnapshot:
     """How overloaded one application is.
 
@@ -154,6 +185,7 @@ class AppSnapshot:
         guard_errors: errors of our own code that let a request pass unguarded.
         overload: how overloaded it is; None: nothing is measured.
         websockets: those that are open; None: they pass untouched.
+        streams: those that are open.
     """
 
     app: str
@@ -167,6 +199,7 @@ class AppSnapshot:
     guard_errors: int
     overload: OverloadSnapshot | None = None
     websockets: WebsocketSnapshot | None = None
+    streams: StreamSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

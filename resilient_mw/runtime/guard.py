@@ -220,15 +220,11 @@ class Guard(GuardState):
         with self._lock:
             self.controller.forecast.learn()
             return app_snapshot(
-                self.policy.name,
-                self.controller,
-                self.entries.all(),
+                self.policy.name, self.controller, self.entries.all(),
                 drain_rate=self.controller.forecast.rate(self.clock.now()),
-                ignored_headers=dict(self._ignored),
-                guard_errors=self.listeners.errors,
-                overload=self.overload.snapshot(),
-                websockets=websockets,
-            )
+                ignored_headers=dict(self._ignored), guard_errors=self.listeners.errors,
+                overload=self.overload.snapshot(), websockets=websockets, streams=self.streams.snapshot(),
+            )  # fmt: skip
 
     def _wake(self, settled: Settled) -> None:
         for waiter in settled:

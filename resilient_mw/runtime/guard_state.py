@@ -19,6 +19,7 @@ from resilient_mw.runtime.lifecycle import Lifecycle
 from resilient_mw.runtime.operations import Operations
 from resilient_mw.runtime.overload import Overload
 from resilient_mw.runtime.process_readings import PROCESS, ProcessReadings
+from resilient_mw.runtime.streams import Streams
 from resilient_mw.runtime.websockets import websockets_of
 
 
@@ -35,6 +36,7 @@ class GuardState(Operations):
         overload: how overloaded the service is.
         lifecycle: whether it is starting or about to stop.
         websockets: those that are open; None: they pass untouched.
+        streams: those that are open, beside the slots.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class GuardState(Operations):
         self.websockets = websockets_of(
             policy, self.controller, self._lock, self.overload, self.listeners, clock, self._rng
         )
+        self.streams = Streams(policy.stream_limit)
         self._ignored: dict[str, int] = {}
         self._later: deque[Callable[[], None]] = deque()
         ports.register(self)
@@ -85,5 +88,6 @@ class GuardState(Operations):
         self.controller = AdmissionController(self.policy, self._rng)
         self.lifecycle.restart(self.controller, self._lock)
         self.overload = self._measured()
+        self.streams = Streams(self.policy.stream_limit)
         if self.websockets is not None:
             self.websockets.restart(self.controller, self._lock, self.overload)

@@ -25,6 +25,7 @@ from resilient_mw.core.headers.request_start import parse_request_start
 from resilient_mw.core.headers.wish import DEADLINE_FIELDS, read_wish
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
+from resilient_mw.core.streams import HEAD
 from resilient_mw.core.trust import PeerTrust
 from resilient_mw.runtime.clocks import wall_clock_ns
 from resilient_mw.runtime.forks import after_fork
@@ -201,6 +202,15 @@ class Protection:
             now: the instant of arrival.
             deadline_at: the instant at which it stops being worth the work.
         """
+        stream = entry.stream
+        if stream is not None and stream.slot == HEAD:
+            decided = self.guard.streams.arrive(partial(self._decide, entry, head, now, deadline_at))
+            return decided or (self.guard.refuse(entry, now, Reason.STREAM_LIMIT), entry.cost)
+        return self._decide(entry, head, now, deadline_at)
+
+    def _decide(
+        self, entry: RouteEntry, head: RequestHead, now: float, deadline_at: float
+    ) -> tuple[Decision, int]:
         if entry.max_body is not None:
             size = parse_content_length(head.values("content-length"))
             if size is not None and size > entry.max_body:

@@ -224,8 +224,10 @@ class Supervisor:
         now = self._clock.now()
         if now >= record.deadline_at:
             self.fire(record, CancelReason.DEADLINE)
-        elif not record.done:
+        elif not record.done and record.deadline_at <= self._horizon:
             self._arm(record, now)
+        else:
+            record._timed = False  # the deadline has moved: the tick arms a timer when it is near
 
 
 async def _over(answer: asyncio.Future[Any], record: Supervised) -> None:

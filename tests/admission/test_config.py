@@ -30,6 +30,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     ),
     "exempt_limit": ([0, -1, 1.5, True, "1", None], "a whole number of at least 1"),
     "websocket_limit": ([0, -1, 1.5, True, "1", NAN], "a whole number of at least 1"),
+    "stream_limit": ([0, -1, 1.5, True, "1", None, NAN], "a whole number of at least 1"),
     "exempt_paths": (["/health", ["health"], [""], [b"/health"], [None], None, 5], "it must"),
     "deadline_default": ([0, -1, NAN, INF, 86_401, True, "1", None], "a number from 0.001 to 86400"),
     "deadline_minimum": ([-1, NAN, INF, 86_401, True, "1", None], "a number from 0 to 86400"),

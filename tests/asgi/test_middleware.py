@@ -210,9 +210,10 @@ async def _body_too_large(method: str, version: str) -> Refused_:
 def test_every_reason_has_a_way() -> None:
     of_dependencies = {"circuit_open", "bulkhead_full"}  # of calls, which an application makes
     of_websockets = {"websocket_limit"}
+    of_streams = {"stream_limit"}
     assert {reason.value for reason in WAYS_TO_BE_REFUSED} == {
         each.value for each in Reason
-    } - of_dependencies - of_websockets
+    } - of_dependencies - of_websockets - of_streams
 
 
 @pytest.mark.parametrize("reason", list(WAYS_TO_BE_REFUSED), ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from resilient_mw.core import marks
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark, deadline, exempt, layers, mark_of, priority, unreached_marks
+from resilient_mw.core.streams import StreamRule
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +83,60 @@ def test_of_two_that_say_the_same_the_outer_one_counts() -> None:
     assert mark_of(endpoint) == Mark("critical", 4)
 
 
+def test_a_stream_mark() -> None:
+    marked = priority("normal", slot="head")(deadline(idle=5)(_endpoint()))
+    found = mark_of(marked)
+    assert found is not None
+    assert found.stream == StreamRule("head", "gaps", 5.0)
+    assert mark_of(deadline(covers="head")(_endpoint())).stream == StreamRule(covers="head")  # type: ignore[union-attr]
+    assert mark_of(deadline(default=1)(_endpoint())).stream is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("value", ["tail", "", 1, True, ["head"], b"head"])
+def test_wrong_stream_marks(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^priority.slot=.* must be one of \['head', 'body'\]"):
+        priority("normal", slot=value)
+    with pytest.raises(ValueError, match=r"^deadline.covers=.* must be one of \['head', 'body', 'gaps'\]"):
+        deadline(covers=value)
+
+
+@pytest.mark.parametrize("value", [0, 0.09, -1, 86_401, math.nan, math.inf, True, "1"])
+def test_wrong_gaps(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^deadline.idle=.* must be a number from 0.1 to 86400"):
+        deadline(idle=value)
+
+
+@pytest.mark.parametrize("covers", ["head", "body"])
+def test_gaps_of_what_has_none(covers: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^deadline.idle=5.0 is not allowed with deadline.covers='{covers}'"
+    ):
+        deadline(covers=covers, idle=5)
+
+
 # -- filling gaps
+
+
+def test_a_stream_rule_fills_its_gaps() -> None:
+    outer = StreamRule("head", "gaps", 5.0)
+    assert StreamRule().over(outer) == outer
+    assert outer.over(None) == outer
+    assert StreamRule("body").over(outer) == StreamRule("body", "gaps", 5.0)
+    assert StreamRule(covers="head").over(outer) == StreamRule("head", "head"), (
+        "the gaps go with what covers them"
+    )
+    assert Mark("critical").over(Mark(stream=outer)) == Mark("critical", stream=outer)
+    assert Mark(stream=StreamRule(covers="body")).over(Mark(stream=outer)).stream == StreamRule(
+        "head", "body"
+    )
+
+
+def test_what_holds_for_every_request_is_no_stream() -> None:
+    assert StreamRule("body", "body").effective(exempt=False) is None
+    assert StreamRule("head").effective(exempt=True) is None, "an exempt request takes no slot"
+    assert StreamRule("head").effective(exempt=False) == StreamRule("head", "body")
+    assert StreamRule(covers="gaps").effective(exempt=True) == StreamRule("body", "gaps", 30.0)
+    assert StreamRule(covers="gaps", idle=2.0).effective(exempt=False) == StreamRule("body", "gaps", 2.0)
 
 
 def test_a_mark_fills_its_gaps_from_the_router_around_it() -> None:

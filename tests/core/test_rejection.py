@@ -20,6 +20,7 @@ SHED = {
     "draining",
     "overloaded",
     "websocket_limit",
+    "stream_limit",
 }
 WRONG = {"body_too_large"}
 OUTGOING = {"circuit_open", "bulkhead_full"}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.routes import PathIndex, RouteRule, below_root, may_overlap, rule_index
+from resilient_mw.core.streams import StreamRule
 
 # -- rules
 
@@ -29,6 +30,8 @@ def test_a_rule_says_what_it_is_given() -> None:
     assert rule.mark == Mark("critical", 3, DeadlineRule(2.0, None, 5.0))
     assert repr(rule) == "RouteRule('/a/{id}', methods=['GET', 'POST'])"
     assert RouteRule("/a").mark == Mark()
+    stream = RouteRule("/a", slot="head", deadline_covers="gaps", deadline_idle=2).mark.stream
+    assert stream == StreamRule("head", "gaps", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,11 @@ def test_a_segment_that_says_more_than_a_rule_can_check_is_an_error(path: str) -
         ("deadline_minimum", "1"),
         ("deadline_maximum", 0),
         ("deadline_maximum", float("inf")),
+        ("slot", "gaps"),
+        ("slot", 1),
+        ("deadline_covers", "tail"),
+        ("deadline_idle", 0),
+        ("deadline_idle", float("nan")),
     ],
 )
 def test_wrong_values_are_errors_that_name_the_field(field: str, value: Any) -> None:

@@ -96,6 +96,7 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         "exempt_limit": f"{policy.exempt_limit} requests",
         "exempt_paths": ", ".join(f"`{path}`" for path in policy.exempt_paths),
         "websocket_limit": f"{policy.websocket_limit} connections",
+        "stream_limit": f"{policy.stream_limit} streams",
         "deadline_default": f"{policy.deadline_default:g} s",
         "deadline_minimum": f"{policy.deadline_minimum:g} s",
         "deadline_maximum": f"{policy.deadline_maximum:g} s",
