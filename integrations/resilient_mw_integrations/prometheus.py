@@ -43,6 +43,7 @@ from resilient_mw.core.snapshot import (
     Histogram,
     OverloadSnapshot,
     RouteSnapshot,
+    StreamSnapshot,
     WebsocketSnapshot,
 )
 from resilient_mw.runtime.forks import renew_lock
@@ -90,6 +91,9 @@ FAMILIES = (
     Family("websockets_ended", CounterMetricFamily, (*ROUTE, "outcome"), "Websockets that were open, by outcome."),
     Family("websockets_open", GaugeMetricFamily, CLASS, "Websockets that are open."),
     Family("websocket_limit", GaugeMetricFamily, APP, "Most websockets at once; absent where they pass untouched."),
+    Family("streams_open", GaugeMetricFamily, ROUTE, "Open streams: their slot came back with the head of the response."),
+    Family("streams_ended", CounterMetricFamily, (*ROUTE, "outcome"), "Streams that have ended, by outcome."),
+    Family("stream_limit", GaugeMetricFamily, APP, "Most streams at once."),
     Family("calls", CounterMetricFamily, TO, "Calls to a dependency, each made of one or more attempts."),
     Family("attempts", CounterMetricFamily, (*TO, "outcome"), "Ended attempts by outcome."),
     Family("retries", CounterMetricFamily, TO, "Attempts after the first one of a call."),
@@ -181,6 +185,8 @@ class Figures:
             self._add_overload(snapshot.app, snapshot.overload)
         if snapshot.websockets is not None:
             self._add_websockets(snapshot.app, snapshot.websockets)
+        if snapshot.streams is not None:
+            self._add_streams(snapshot.app, snapshot.streams)
         for route in snapshot.routes:
             self._add_route((*app, route.route, route.priority), route)
 
@@ -234,6 +240,14 @@ class Figures:
                 self._sum("websockets_refused", (*labels, reason), count)
             for outcome, count in route.outcomes.items():
                 self._sum("websockets_ended", (*labels, outcome), count)
+
+    def _add_streams(self, app: str, streams: StreamSnapshot) -> None:
+        self._sum("stream_limit", (app,), streams.limit)
+        for route in streams.routes:
+            labels = (app, route.route, route.priority)
+            self._sum("streams_open", labels, route.opened)
+            for outcome, count in route.ended.items():
+                self._sum("streams_ended", (*labels, outcome), count)
 
     def _add_route(self, labels: tuple[str, ...], route: RouteSnapshot) -> None:
         self._sum("requests_arrived", labels, route.arrived)

@@ -26,6 +26,8 @@ from resilient_mw.core.snapshot import (
     Histogram,
     OverloadSnapshot,
     RouteSnapshot,
+    StreamRouteSnapshot,
+    StreamSnapshot,
     WebsocketSnapshot,
 )
 from resilient_mw.runtime.guard import Guard, guard_of
@@ -62,6 +64,9 @@ FINAL = {
     "resilient_mw_websockets_ended_total": ROUTE | {"outcome"},
     "resilient_mw_websockets_open": {"app", "priority"},
     "resilient_mw_websocket_limit": {"app"},
+    "resilient_mw_streams_open": ROUTE,
+    "resilient_mw_streams_ended_total": ROUTE | {"outcome"},
+    "resilient_mw_stream_limit": {"app"},
 }
 
 
@@ -122,6 +127,17 @@ def complete(app: str = "shop", factor: int = 1, drain_rate: float | None = 2.5)
             0.05 * factor, "elevated", {"gc": 0.04 * factor}, {("normal", "elevated"): 51 * factor}, ()
         ),
         WebsocketSnapshot(61 * factor, {"normal": 62 * factor, "exempt": 0}, (socket,)),
+        StreamSnapshot(
+            71 * factor,
+            (
+                StreamRouteSnapshot(
+                    "/events",
+                    "normal",
+                    72 * factor,
+                    {"completed": 73 * factor, "client_disconnect": 74 * factor},
+                ),
+            ),
+        ),
     )
 
 
@@ -142,6 +158,7 @@ def value(registry: CollectorRegistry, name: str, *labels: str) -> float | None:
 
 ITEM = ("app=shop", "route=/items/{id}", "priority=normal")
 SOCKET = ("app=shop", "route=/ws", "priority=normal")
+EVENTS = ("app=shop", "route=/events", "priority=normal")
 
 
 def test_names_and_labels_are_the_final_ones(registry: CollectorRegistry) -> None:
@@ -185,6 +202,10 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("websockets_open", "app=shop", "priority=normal"): 62,
         ("websockets_open", "app=shop", "priority=exempt"): 0,
         ("websocket_limit", "app=shop"): 61,
+        ("streams_open", *EVENTS): 72,
+        ("streams_ended_total", *EVENTS, "outcome=completed"): 73,
+        ("streams_ended_total", *EVENTS, "outcome=client_disconnect"): 74,
+        ("stream_limit", "app=shop"): 71,
         ("queue_wait_seconds_count", *ITEM): 2,
         ("queue_wait_seconds_sum", *ITEM): 100.002,
         ("queue_wait_seconds_bucket", *ITEM, "le=0.001"): 0,
@@ -225,6 +246,8 @@ def test_applications_of_one_name_are_added_up(registry: CollectorRegistry) -> N
     assert value(registry, "overload_transitions_total", "app=shop", "before=normal", "after=elevated") == 561
     assert value(registry, "websockets_open", "app=shop", "priority=normal") == 682
     assert value(registry, "websocket_limit", "app=shop") == 671
+    assert value(registry, "streams_open", *EVENTS) == 792
+    assert value(registry, "stream_limit", "app=shop") == 781
     assert value(registry, "limit", "app=other") == 3100
     assert value(registry, "draining", "app=other") == 0
     assert value(registry, "drain_rate", "app=other") is None
