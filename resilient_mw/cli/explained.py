@@ -62,6 +62,7 @@ class AppReport:
         routes_known: whether a route source knows the application; if not, `routes` are the rules of the policy.
         websockets: routes that take websockets.
         websocket_limit: most that are open at once in one process; None: they pass untouched.
+        stream_limit: most streams that are open at once in one process.
     """
 
     name: str
@@ -91,6 +92,7 @@ class AppReport:
     routes_known: bool
     websockets: tuple[str, ...]
     websocket_limit: int | None
+    stream_limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         routes_known=facts.routes is not None,
         websockets=facts.websockets,
         websocket_limit=policy.websocket_limit if facts.protocol == "asgi" else None,
+        stream_limit=policy.stream_limit,
     )
 
 

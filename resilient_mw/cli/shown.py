@@ -12,6 +12,7 @@ from resilient_mw.cli.explained_calls import DependencyReport
 from resilient_mw.cli.treatments import DEFAULT, Treatment
 from resilient_mw.cli.words import counted, number, seconds
 from resilient_mw.core.routes import UNMATCHED
+from resilient_mw.core.streams import BODY, HEAD
 
 FORMAT = 1
 """The version of the JSON form: fields may be added under the same number, and none changes."""
@@ -67,8 +68,25 @@ def _application(app: AppReport, figures: Figures) -> Iterator[str]:
             "pass untouched" if app.websocket_limit is None else f"at most {app.websocket_limit} open at once"
         )
         yield f"  websockets ({bound}): {', '.join(app.websockets)}"
+    yield from _streams(app)
     yield ""
     yield from _meaning(app, figures)
+
+
+def _streams(app: AppReport) -> Iterator[str]:
+    rows = [
+        row
+        for row in app.routes
+        if (row.slot, row.deadline_covers) != (BODY, BODY) and not _is_implied(row, app.routes)
+    ]
+    if any(row.slot == HEAD for row in rows):
+        yield f"  streams (at most {app.stream_limit} open at once)"
+    elif rows:
+        yield "  streams"
+    for row in rows:
+        covered = f"gaps of {seconds(row.idle)}" if row.idle is not None else row.deadline_covers
+        methods, template, *_ = _route(row)
+        yield f"    {methods} {template}: slot for the {row.slot}, deadline for the {covered}"
 
 
 def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:

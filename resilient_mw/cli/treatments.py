@@ -17,6 +17,7 @@ from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.routes import UNMATCHED, RouteRule, may_overlap
 from resilient_mw.core.snapshot import AppSnapshot, Histogram
+from resilient_mw.core.streams import BODY, StreamRule
 
 EXEMPT_PATH, MARK, DEFAULT = "exempt path", "mark", "default"
 
@@ -46,6 +47,9 @@ class Treatment:
         observed: seconds that a completed run took on average in this process; None: there was none.
         threaded: whether the endpoint runs in a thread of the framework's pool.
         sources: what decides.
+        slot: how long the slot is held: `body` or `head`.
+        deadline_covers: what the deadline covers: `body`, `head` or `gaps`.
+        idle: seconds that a gap between two chunks may last; None: no gaps are covered.
         problem: why a rule and a mark do not go together; such requests pass unguarded.
     """
 
@@ -63,6 +67,9 @@ class Treatment:
     threaded: bool
     sources: Sources
     problem: str | None = None
+    slot: str = BODY
+    deadline_covers: str = BODY
+    idle: float | None = None
 
     @property
     def exempt(self) -> bool:
@@ -177,6 +184,7 @@ class _Maker:
             except ValueError as error:
                 problem = str(error)
         entry = self._entries.get(route.template, mark or Mark())
+        stream = entry.stream or StreamRule()
         budget = entry.deadline.budget(None, trusted=False)
         default, minimum, maximum = _numbers(entry.deadline)
         waits = entry.priority != EXEMPT
@@ -196,6 +204,9 @@ class _Maker:
             threaded=route.threaded,
             sources=Sources(*(_source(field, rule, mark, own) for field in ("priority", "cost", "deadline"))),
             problem=problem,
+            slot=stream.slot or BODY,
+            deadline_covers=stream.covers or BODY,
+            idle=stream.idle,
         )
 
 

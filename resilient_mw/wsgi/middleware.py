@@ -26,6 +26,7 @@ from resilient_mw.wsgi.body import open_body
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.input import CountedInput
 from resilient_mw.wsgi.run import Run
+from resilient_mw.wsgi.stream import StreamRun
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -124,7 +125,8 @@ class ResilienceMiddleware:
                 method, environ, decision.retry_after, start_response, figures
             )
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
-        run = Run(guard, entry, cost, context, now, method, start_response, self._abandoned)
+        make = Run if entry.stream is None else StreamRun
+        run = make(guard, entry, cost, context, now, method, start_response, self._abandoned)
         if entry.max_body is not None and "wsgi.input" in environ and _is_of_unknown_size(environ):
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
         return open_body(run, self.app, environ, self._stopped)

@@ -90,6 +90,43 @@ def test_fastapi_says_how_each_route_is_treated_and_why(explain: Explain) -> Non
     assert "  websockets (at most 512 open at once): /ws\n" in explain(SHOP).out
 
 
+def test_routes_that_stream_are_listed(explain: Explain) -> None:
+    source = (
+        FASTAPI
+        + """
+app.add_middleware(ResilienceMiddleware, stream_limit=7, routes=[
+    RouteRule("/files/*", slot="head", deadline_idle=5),
+    RouteRule("/plain", slot="body", deadline_covers="body"),
+])
+@app.get("/events")
+@priority("normal", slot="head")
+@deadline(covers="head")
+async def events(): ...
+@app.get("/files/{name}")
+@deadline(covers="head")
+async def file(name: str): ...
+@app.get("/plain")
+@priority("normal", slot="head")
+async def plain(): ...
+@app.get("/slow")
+@deadline(covers="gaps")
+async def slow(): ...
+"""
+    )
+    said = explain(source)
+    assert (
+        "  streams (at most 7 open at once)\n"
+        "    GET /events: slot for the head, deadline for the head\n"
+        "    GET /files/{name}: slot for the head, deadline for the gaps of 5 s\n"
+        "    GET /slow: slot for the body, deadline for the gaps of 30 s\n\n"
+    ) in said.out
+    rows = explain(source, "--json").rows()
+    shown = {path: (row["slot"], row["deadline_covers"], row["idle"]) for (_, path), row in rows.items()}
+    assert shown["/files/{name}"] == ("head", "gaps", 5.0)
+    assert shown["/plain"] == shown["unmatched"] == ("body", "body", None)
+    assert "streams" not in explain(FASTAPI + "app.add_middleware(ResilienceMiddleware)").out
+
+
 def test_the_numbers_of_a_policy_at_a_given_service_time(explain: Explain) -> None:
     said = explain(SHOP, "--json", "--service-time", "0.2", "--workers", "4")
     app = said.app()
@@ -409,11 +446,12 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "name", "protocol", "shares_state_with", "slots", "queue", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
         "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
         "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
-        "routes", "routes_known", "websockets", "websocket_limit",
+        "routes", "routes_known", "websockets", "websocket_limit", "stream_limit",
     ]  # fmt: skip
     assert list(app["routes"][0]) == [
         "template", "methods", "where", "priority", "cost", "deadline_default", "deadline_minimum", "deadline_maximum",
-        "budget", "longest_wait", "observed", "threaded", "sources", "problem",
+        "budget", "longest_wait", "observed", "threaded", "sources", "problem", "slot",
+        "deadline_covers", "idle",
     ]  # fmt: skip
     assert list(app["classes"][0]) == [
         "name", "weight", "reserved", "shared_slots", "most_slots", "queue", "reserved_rate", "shared_rate", "most_rate",
