@@ -75,7 +75,7 @@ class Service:
 
 def three() -> WSGIApplication:
     """An application whose every answer has three chunks."""
-    return lambda environ, start_response: serving(Chunks(THREE))(environ, start_response)
+    return serving(Chunks(THREE))
 
 
 def generating(clock: Callable[[], ManualClock], *gaps: float) -> WSGIApplication:
