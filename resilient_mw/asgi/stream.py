@@ -105,6 +105,13 @@ class StreamExchange(HttpExchange):
             self.started_at += self._clock.now() - self._head_at
         super().release()
 
+    def _fixed_end(self) -> float:
+        return super()._fixed_end() if self._covers == BODY else FOREVER
+
+    def _interrupted_at(self) -> float:
+        # Scopes inside that end later than this deadline, as it stands, must not rely on it.
+        return super()._interrupted_at() if self._covers == BODY else FOREVER
+
     def _part_came(self) -> None:
         """Move the deadline: the next part, or the head, has its time from now on."""
         now = self._clock.now()

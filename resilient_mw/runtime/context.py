@@ -178,6 +178,10 @@ class RequestContext:
         """Return the instant at which the work becomes worthless, as things are now."""
         return self.deadline_at
 
+    def _fixed_end(self) -> float:
+        """Return the instant at which the work becomes worthless, whatever happens until then; inf: the end moves."""
+        return self._ends_at()
+
     def _interrupted_at(self) -> float:
         """Return the instant at which somebody cancels the running code; inf: nobody will."""
         return FOREVER

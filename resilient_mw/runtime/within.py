@@ -73,6 +73,9 @@ class InnerContext(RequestContext):
     def _ends_at(self) -> float:
         return min(self._until, self._outer._ends_at())
 
+    def _fixed_end(self) -> float:
+        return min(self._until, self._outer._fixed_end())
+
     def _interrupted_at(self) -> float:
         return self._outer._interrupted_at()
 
@@ -206,7 +209,8 @@ class Within:
             # The loop's clock is another clock: only the duration is handed over. Where somebody else cancels this code
             # by then, it must not be cancelled twice.
             watched = context.deadline_at >= self._outer._interrupted_at()
-            self._timeout = asyncio.timeout(None if watched else context.remaining())
+            left = max(0.0, context._fixed_end() - context.clock.now())
+            self._timeout = asyncio.timeout(None if watched else left)
             await self._timeout.__aenter__()
             if not watched:
                 context.timer = Timer(self._timeout, asyncio.get_running_loop())

@@ -737,6 +737,32 @@ async def test_another_one_of_ours_around_a_stream_ends_it_before() -> None:
     assert 0.195 <= request.returned_at < 0.2 + ON_TIME
 
 
+@pytest.mark.parametrize("covers", ["head", "gaps"])
+async def test_a_scope_bounds_a_stream_whose_deadline_moves(covers: str) -> None:
+    left: list[float] = []
+
+    async def bounded(send: Any) -> None:
+        async with current().within(0.6), asyncio.timeout(5.0), current().within(10.0):
+            await send(dict(START))
+            while True:
+                await asyncio.sleep(0.1)
+                left.append(current().remaining())
+                await send(dict(CHUNK))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with pytest.raises(DeadlineExceeded):
+            await bounded(send)
+        await send(dict(END))
+
+    idle = 0.3 if covers == "gaps" else None
+    middleware = guarded(app, rule(deadline_covers=covers, deadline_idle=idle, deadline_default=0.3))
+    async with nothing_open(middleware):
+        request = await Request(middleware).run()
+    assert (request.raised, request.complete) == (None, True)
+    assert 0.59 <= request.returned_at < 0.6 + ON_TIME
+    assert all(each <= 0.6 for each in left)
+
+
 async def test_check_in_a_gap_that_is_over_ends_the_stream() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(dict(START))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,11 @@ class Service:
 
 def three() -> WSGIApplication:
     """An application whose every answer has three chunks."""
-    return serving(Chunks(THREE))
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        return serving(Chunks(THREE))(environ, start_response)
+
+    return app
 
 
 def generating(clock: Callable[[], ManualClock], *gaps: float) -> WSGIApplication:
@@ -309,6 +314,16 @@ def test_a_reader_who_takes_nothing_is_a_gap() -> None:
     assert (body.closed, outcomes(service.policy)) == (1, {"deadline": 1})
 
 
+def test_the_first_gap_begins_with_the_head() -> None:
+    service = Service(three(), {"deadline_idle": 5.0, "deadline_default": 2.0})
+    server = service.call()
+    server.read(1)
+    service.clock.advance(4.0)
+    assert server.read() == THREE[1:]
+    server.close()
+    assert outcomes(service.policy) == {"completed": 1}
+
+
 def test_writes_have_gaps_too() -> None:
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         write: Any = start_response("200 OK", list(TEXT))
@@ -331,6 +346,7 @@ def test_callbacks_hear_of_a_gap_at_its_end() -> None:
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
         current().on_cancel(heard.set_result)
+        time.sleep(0.1)  # who watches has gone to sleep until the deadline of the head
         start_response("200 OK", list(TEXT))
         yield b"one"
         assert heard.result(5.0) is CancelReason.DEADLINE
