@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import math
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -89,6 +90,7 @@ async def nothing_open(middleware: ResilienceMiddleware) -> AsyncIterator[None]:
         await until(lambda: not supervisor_of(middleware).in_flight)
         gc.collect()
         middleware.protection.guard.snapshot()
+        middleware.protection.guard.streams._streams._look()  # as who needs a place does
         assert (opened(middleware), places(middleware)) == (0, 0)
 
 
@@ -802,3 +804,67 @@ async def test_marks_say_it_too() -> None:
     assert request.body == b"xxxx"
     assert ended(middleware) == {"completed": 1}
     assert guard_of(policy).snapshot().guard_errors == 0
+
+
+# -- everything at once ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_happens_slots_and_places_come_back_once(  # noqa: C901  one branch for each accident
+    seed: int,
+) -> None:
+    """Callers who leave, servers that cancel, handlers that fail, hold or stall, at random instants and in crowds."""
+    dice = random.Random(seed)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        plan = random.Random(scope["path"])
+        if plan.random() < 0.3:
+            await receive()
+        await asyncio.sleep(plan.choice([0, 0, 0.01, 0.06]))
+        if plan.random() < 0.2:
+            held = asyncio.get_running_loop().create_future()
+            current().hold(held)
+            asyncio.get_running_loop().call_later(plan.random() / 20, held.set_result, None)
+        if plan.random() < 0.1:
+            raise LookupError("before the head")
+        await send(dict(START))
+        for _ in range(plan.randrange(4)):
+            await asyncio.sleep(plan.choice([0, 0.01, 0.03]))
+            await send(dict(CHUNK))
+        if plan.random() < 0.1:
+            raise LookupError("after the head")
+        await asyncio.sleep(plan.choice([0, 0, 0.05, 3.0]))
+        await send(dict(END))
+        await asyncio.sleep(plan.choice([0, 0, 0.02]))
+
+    async def call(number: int) -> None:
+        request = Request(
+            middleware,
+            http_scope(f"/{seed}/{number}", headers=[budget(dice.choice([40, 120, 900]))]),
+            telling=dice.choice([LATCHED, ONE_SHOT]),
+            lost=dice.choice(["ignore", RAISE, HANG]),
+            cancel_at=dice.choice([None, None, None, 0, 1, 2, 3, 5]),
+        ).start()
+        if dice.random() < 0.4:
+            await asyncio.sleep(dice.random() / 10)
+            request.disconnect()
+        await request.end()
+
+    said: dict[str, Any] = {
+        "slot": "head",
+        **dice.choice([{}, {"deadline_covers": "head"}, {"deadline_idle": 0.1}]),
+    }
+    middleware = guarded(app, rule(**said), limit=3, queue=4, stream_limit=8, max_wait=0.1)
+    async with nothing_open(middleware):
+        calls = []
+        for number in range(60):
+            calls.append(asyncio.create_task(call(number)))
+            await asyncio.sleep(dice.choice([0, 0, 0.01, 0.03]))
+            assert places(middleware) <= 8
+        if said.get("deadline_covers") == "head":  # nothing but his caller ends a stream that lasts
+            await asyncio.wait(calls, timeout=4.0)
+        await asyncio.gather(*calls)
+    found = figures(middleware)
+    assert found.guard_errors == 0
+    assert sum(ended(middleware).values()) <= outcomes(middleware).get("completed", 0)
+    assert sum(ended(middleware).values()) > 5
