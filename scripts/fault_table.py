@@ -255,7 +255,7 @@ FAULTS = (
         "if self._trials.pop(permit.trial, None) is None:",
         "if failed is None or self._trials.pop(permit.trial, None) is None:",
         (CALLS + "test_breaker.py::test_b65_a_trial_without_a_verdict_gives_its_place_back",)),
-    Fault("lost_trial_wedges", BREAKER, "sum(lease > now for lease in trials.values())", "len(trials)", (
+    Fault("lost_trial_wedges", BREAKER, "sum(lease > now for lease in self._trials.values())", "len(self._trials)", (
         CALLS + "test_breaker_machine.py",
     )),
     Fault("lost_trial_not_believed", BREAKER,

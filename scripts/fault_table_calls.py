@@ -223,7 +223,7 @@ CALLS_FAULTS = (
         "        if permit.trial:\n            self._record_trial",
         "        if permit.trial and failed is not None:\n            self._record_trial",
         (CASES + "b65_whatever_a_trial_ends_with_the_next_one_is_let_in",)),
-    Fault("b67_all_are_let_through", BREAKER, "if self._passed + under_way >= most:", "if False:", (
+    Fault("b67_all_are_let_through", BREAKER, "        if not self._has_place(now):", "        if False:", (
         CASES + "b67_the_trials_are_shared_by_all_clients_of_a_dependency",
     )),
     # -- B68: the lock

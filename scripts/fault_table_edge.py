@@ -150,7 +150,7 @@ EDGE_FAULTS = (
     Fault("edge_too_large_is_sent_again", "resilient_mw/calls/classify.py", "TOO_LARGE if status == 413 else NOT_BEGUN", "NOT_BEGUN", (
         "tests/calls/test_classify.py::test_a_body_that_a_trusted_dependency_refused_for_its_size_is_not_sent_again",
     )),
-    Fault("edge_rules_share_an_entry", "resilient_mw/admission/routing.py", "cost, deadline, max_body, stream)\n        entry", "cost, deadline, None, stream)\n        entry", (
+    Fault("edge_rules_share_an_entry", "resilient_mw/admission/routing.py", "deadline, max_body, stream, needs, degradable))\n        entry", "deadline, None, stream, needs, degradable))\n        entry", (
         "tests/admission/test_routing.py::test_a_rule_may_take_larger_or_smaller_bodies_than_the_policy",
     )),
 )  # fmt: skip

@@ -131,7 +131,7 @@ OVERLOAD_FAULTS = (
         "        self._lock = threading.Lock()\n        self._known.clear()", "        self._known.clear()",
         (LOOKS + "a_forked_child_reads_anew",)),
     # -- cheaper variants
-    Fault("elevated_not_degraded", DEGRADE, "is OverloadState.NORMAL:", "is not OverloadState.OVERLOADED:", (
+    Fault("elevated_not_degraded", DEGRADE, "is OverloadState.NORMAL and", "is not OverloadState.OVERLOADED and", (
         VARIANTS + "the_state_decides_who_answers",
     )),
     Fault("cheaper_answer_not_noted", DEGRADE, "context.mark_degraded()", "pass", (

@@ -25,6 +25,8 @@ class RouteEntry:
         deadline: the complete deadline rule of the route.
         budget: seconds that a caller gets who sends no deadline.
         max_body: bytes of the largest request body; None: any.
+        needs: name of the dependency that it cannot do without.
+        degradable: whether a cheaper variant can answer while that one is not available.
         plain: whether path and method say all that decides about a request; else more of its head is looked at.
         runs: seconds of completed runs that have not been learned from.
         stream: how a request is treated that lasts; None: as every other one.
@@ -36,10 +38,12 @@ class RouteEntry:
         "budget",
         "cost",
         "deadline",
+        "degradable",
         "late",
         "left",
         "max_body",
         "median",
+        "needs",
         "outcomes",
         "plain",
         "priority",
@@ -61,6 +65,8 @@ class RouteEntry:
         deadline: DeadlineRule,
         max_body: int | None = None,
         stream: StreamRule | None = None,
+        needs: str | None = None,
+        degradable: bool = False,
     ) -> None:
         self.template = template
         self.priority = priority
@@ -70,7 +76,9 @@ class RouteEntry:
         self.budget = deadline.budget(None, trusted=False)
         self.max_body = max_body
         self.stream = stream
-        self.plain = max_body is None and stream is None
+        self.needs = needs
+        self.degradable = degradable
+        self.plain = max_body is None and stream is None and needs is None
         self.refused: dict[Reason, int] = {}
         self.outcomes: dict[str, int] = {}
         self.forget()

@@ -27,9 +27,7 @@ class RouteEntries:
     def __init__(self, policy: ServerPolicy) -> None:
         self._policy = policy
         self._ranks = {each.name: rank for rank, each in enumerate(policy.classes)} | {EXEMPT: -1}
-        self._entries: dict[
-            tuple[str, str, int, DeadlineRule, int | None, StreamRule | None], RouteEntry
-        ] = {}
+        self._entries: dict[tuple[str, Mark], RouteEntry] = {}
 
     def get(self, template: str, mark: Mark) -> RouteEntry:
         """Return the entry for a template that is treated as `mark` says, the policy filling its gaps."""
@@ -39,12 +37,26 @@ class RouteEntries:
         deadline = policy.deadline if mark.deadline is None else mark.deadline.over(policy.deadline)
         max_body = policy.max_body if mark.max_body is None else mark.max_body
         stream = None if mark.stream is None else mark.stream.effective(exempt=priority == EXEMPT)
-        key = (template, priority, cost, deadline, max_body, stream)
+        needs = None if priority == EXEMPT else mark.needs  # what is exempt is never refused for load
+        # Only what needs something has to know whether it can do without.
+        degradable = bool(mark.degradable) and needs is not None
+        key = (template, Mark(priority, cost, deadline, max_body, stream, needs, degradable))
         entry = self._entries.get(key)
         if entry is None:
             # setdefault is atomic: two threads that come first at once get the same entry.
             entry = self._entries.setdefault(
-                key, RouteEntry(template, priority, self._ranks[priority], cost, deadline, max_body, stream)
+                key,
+                RouteEntry(
+                    template,
+                    priority,
+                    self._ranks[priority],
+                    cost,
+                    deadline,
+                    max_body,
+                    stream,
+                    needs,
+                    degradable,
+                ),
             )
         return entry
 
@@ -128,6 +140,13 @@ class RouteTable:
             if self._resolver is None
             else [target for route in self._resolver.routes() for target in route.targets]
         )
+
+    def needs(self) -> set[str]:
+        """Return the names of the dependencies that rules and marks say they cannot do without."""
+        marks = [rule.mark for rule in self._policy.routes]
+        if self._resolver is not None:
+            marks += [route.mark for route in self._resolver.routes() if route.mark is not None]
+        return {mark.needs for mark in marks if mark.needs is not None}
 
     def preflight(self) -> RouteEntry:
         """Return how a CORS preflight is treated: as exempt, whatever its path, for it asks for no work."""

@@ -105,15 +105,18 @@ class Breaker:
 
     def _ask_half_open(self, now: float) -> Permit | None:
         trials, most = self._trials, self._policy.trials
-        # A trial whose lease ran out is lost: whoever holds it may never tell.
-        under_way = sum(lease > now for lease in trials.values())
-        if self._passed + under_way >= most:
+        if not self._has_place(now):
             return None
         if len(trials) >= self.MOST_LOST * most:
             del trials[next(iter(trials))]
         self._trial_number += 1
         trials[self._trial_number] = now + self._lease
         return Permit(self._generation, self._trial_number)
+
+    def _has_place(self, now: float) -> bool:
+        # A trial whose lease ran out is lost: whoever holds it may never tell.
+        under_way = sum(lease > now for lease in self._trials.values())
+        return self._passed + under_way < self._policy.trials
 
     def would_allow(self, at: float) -> bool:
         """Return whether an attempt at an instant has a chance, as far as is known now. Changes nothing."""
@@ -122,6 +125,17 @@ class Breaker:
     def retry_in(self, now: float) -> float:
         """Return seconds until the next attempt has a chance; 0 unless the circuit is open."""
         return max(0.0, self._open_until - now) if self.state is BreakerState.OPEN else 0.0
+
+    def closed_for(self, now: float) -> float | None:
+        """Return the seconds for which no attempt will pass, as far as is known; None if one would pass now.
+
+        0: as many trials are under way as may be, and nobody knows how long they take. Changes nothing.
+        """
+        if self.state is BreakerState.OPEN:
+            return self.retry_in(now) or None
+        if self.state is BreakerState.HALF_OPEN and not self._has_place(now):
+            return 0.0
+        return None
 
     def record(self, now: float, permit: Permit, *, failed: bool | None) -> None:
         """Take the outcome of a permitted attempt. A trial that is told of twice counts once.

@@ -31,6 +31,8 @@ class Mark:
         deadline: the route's own deadline rule.
         max_body: bytes of the largest request body.
         stream: for how long the slot is held, and what the deadline covers.
+        needs: name of the dependency that it cannot do without.
+        degradable: whether a cheaper variant of it can answer.
     """
 
     priority: str | None = None
@@ -38,6 +40,8 @@ class Mark:
     deadline: DeadlineRule | None = None
     max_body: int | None = None
     stream: StreamRule | None = None
+    needs: str | None = None
+    degradable: bool | None = None
 
     def over(self, base: Mark | None) -> Mark:
         """Return this mark with its gaps filled from `base` (the mark of a surrounding router)."""
@@ -52,13 +56,17 @@ class Mark:
             deadline,
             base.max_body if self.max_body is None else self.max_body,
             base.stream if self.stream is None else self.stream.over(base.stream),
+            base.needs if self.needs is None else self.needs,
+            base.degradable if self.degradable is None else self.degradable,
         )
 
 
 _marked: list[weakref.ref[object]] = []
 
 
-def priority(name: str, *, cost: int | None = None, slot: str | None = None) -> Callable[[Target], Target]:
+def priority(
+    name: str, *, cost: int | None = None, slot: str | None = None, needs: str | None = None
+) -> Callable[[Target], Target]:
     """Put an endpoint or a router into a priority class.
 
     Args:
@@ -67,6 +75,8 @@ def priority(name: str, *, cost: int | None = None, slot: str | None = None) -> 
         cost: slots that one request takes; 1 by default. Give an expensive route more.
         slot: `"head"`: the slot is given back when the head of the response has been sent, for streams; `"body"`, the
             default: when the work has stopped.
+        needs: name of the `Dependency` that it cannot do without: while the circuit of that one is open, requests are
+            refused on arrival, or answered by the cheaper variant if the endpoint is `degradable`.
 
     Raises:
         ValueError: the name is no valid class name, the cost is below 1, or there is no such slot. Whether the class exists is checked when
@@ -75,7 +85,17 @@ def priority(name: str, *, cost: int | None = None, slot: str | None = None) -> 
     require_name("priority", name)
     if cost is not None:
         require_integer("cost", cost, low=1)
-    return _marker(Mark(priority=name, cost=cost, stream=stream_rule(slot=("priority.slot", slot))))
+    if needs is not None:
+        require_name("needs", needs)
+    stream = stream_rule(slot=("priority.slot", slot))
+    return _marker(Mark(priority=name, cost=cost, stream=stream, needs=needs))
+
+
+def mark_degradable(target: Target) -> Target:
+    """Note that a cheaper variant of an endpoint can answer. Nobody is warned if no route leads to it: it works without."""
+    own = getattr(target, "__dict__", {}).get(ATTRIBUTE)
+    setattr(target, ATTRIBUTE, Mark(degradable=True).over(own if isinstance(own, Mark) else None))
+    return target
 
 
 def exempt(target: Target) -> Target:

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     """As many requests as may be are open on routes whose slot is held for the head of the response only."""
     OVERLOADED = "overloaded"
     """The service is overloaded, and the lowest class waits in none but its own few places of the queue."""
+    DEPENDENCY_UNAVAILABLE = "dependency_unavailable"
+    """The circuit of a dependency that the route cannot do without is open."""
     DRAINING = "draining"
     """The server is about to stop and takes no new work."""
     EXPIRED_ON_ARRIVAL = "expired_on_arrival"
@@ -58,6 +60,8 @@ class RetryAfter(Enum):
     """No header: coming back with the same budget would not help."""
     DRAIN = "drain"
     """The backlog divided by the measured drain rate, jittered."""
+    TRIAL = "trial"
+    """The seconds until the dependency is tried again, jittered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,9 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
         Reason.WEBSOCKET_LIMIT: RefusalRule(503, "Too many open websockets", RetryAfter.DRAIN),
         Reason.STREAM_LIMIT: RefusalRule(503, "Too many open streams", RetryAfter.DRAIN),
         Reason.OVERLOADED: RefusalRule(503, "The service sheds its lowest class", RetryAfter.DRAIN),
+        Reason.DEPENDENCY_UNAVAILABLE: RefusalRule(
+            503, "A dependency that this needs is not available", RetryAfter.TRIAL
+        ),
         Reason.DRAINING: RefusalRule(503, "The server is shutting down", RetryAfter.DRAIN, close=True),
         Reason.EXPIRED_ON_ARRIVAL: RefusalRule(504, "The deadline had passed on arrival", RetryAfter.NEVER),
         Reason.INSUFFICIENT_BUDGET: RefusalRule(

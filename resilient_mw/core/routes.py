@@ -38,6 +38,7 @@ class RouteRule:
         max_body: bytes of the largest request body, as in `ServerPolicy`; may be more or less than there.
         slot, deadline_covers, deadline_idle: for requests that last, as `slot` of `priority()`, and `covers` and `idle` of
             `deadline()`.
+        needs: name of the `Dependency` that such a request cannot do without; see `priority`.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -59,6 +60,7 @@ class RouteRule:
         slot: str | None = None,
         deadline_covers: str | None = None,
         deadline_idle: float | None = None,
+        needs: str | None = None,
     ) -> None:
         _check_path(path)
         _check_methods(methods)
@@ -68,6 +70,8 @@ class RouteRule:
             require_integer("RouteRule.cost", cost, low=1)
         if max_body is not None:
             require_integer("RouteRule.max_body", max_body, low=0)
+        if needs is not None:
+            require_name("RouteRule.needs", needs)
         given = (deadline_default, deadline_minimum, deadline_maximum)
         deadline: DeadlineRule | None = None
         if any(number is not None for number in given):
@@ -79,7 +83,7 @@ class RouteRule:
             ("RouteRule.deadline_covers", deadline_covers),
             ("RouteRule.deadline_idle", deadline_idle),
         )
-        self.mark = Mark(priority, cost, deadline, max_body, stream)
+        self.mark = Mark(priority, cost, deadline, max_body, stream, needs)
 
     def __repr__(self) -> str:
         methods = f", methods={sorted(self.methods)}" if self.methods else ""

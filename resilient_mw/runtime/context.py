@@ -72,6 +72,11 @@ class RequestContext:
         """Return where the overload of this request's service is measured."""
         return UNMEASURED
 
+    def needs(self) -> str | None:
+        """Return the name of the dependency that the route of this request says it cannot do without."""
+        entry = getattr(self, "entry", None)
+        return None if entry is None else entry.needs
+
     def mark_degraded(self) -> None:
         """Have the answer marked as a cheaper one: `X-Degraded: 1`. Without effect once its head has been sent."""
         self.degraded = True

@@ -8,7 +8,10 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from resilient_mw.admission.overload_policy import OverloadState
+from resilient_mw.core.marks import mark_degradable
 from resilient_mw.runtime.context import current
+from resilient_mw.runtime.needed import missing_for
+from resilient_mw.runtime.overload import Overload
 
 DEGRADED_HEADER = "X-Degraded"
 """Marks an answer that a cheaper variant gave; its value is 1."""
@@ -19,6 +22,8 @@ R = TypeVar("R")
 
 def degradable(cheap_variant: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Have an endpoint answered by a cheaper variant while the overload state is not `normal`.
+
+    Also while the circuit of a dependency is open that the route names by `needs`.
 
     The framework sees the parameters of the endpoint. The middleware marks the answer of the variant with
     `X-Degraded: 1`. Put it below the route decorator.
@@ -35,7 +40,14 @@ def degradable(cheap_variant: Callable[P, R]) -> Callable[[Callable[P, R]], Call
 
         def chosen() -> Callable[P, R]:
             context = current()
-            if context.measured().state is OverloadState.NORMAL:
+            measured = context.measured()
+            try:
+                needs = context.needs()
+                if measured.state is OverloadState.NORMAL and (needs is None or missing_for(needs) is None):
+                    return endpoint
+            except Exception as error:  # noqa: BLE001  whatever our own code does, the whole endpoint can answer
+                if isinstance(measured, Overload):
+                    measured.listeners.failed("choice of a variant", error)
                 return endpoint
             context.mark_degraded()
             return cheap_variant
@@ -47,13 +59,13 @@ def degradable(cheap_variant: Callable[P, R]) -> Callable[[Callable[P, R]], Call
                 answer: Any = chosen()(*args, **kwargs)
                 return await answer
 
-            return cast("Callable[P, R]", asynchronous)
+            return cast("Callable[P, R]", mark_degradable(asynchronous))
 
         @wraps(endpoint)
         def synchronous(*args: P.args, **kwargs: P.kwargs) -> R:
             return chosen()(*args, **kwargs)
 
-        return synchronous
+        return mark_degradable(synchronous)
 
     return decorate
 

@@ -91,6 +91,15 @@ class DependencyOwner:
             finally:
                 self._lock.release()
 
+    def closed_for(self) -> float | None:
+        """Return the seconds for which the circuit lets nothing through; None if it would let an attempt through now."""
+        breaker = self.state.breaker
+        if breaker is None:
+            return None
+        with self._lock:
+            self._clear_up()
+            return breaker.closed_for(self.clock.now())
+
     def snapshot(self) -> DependencySnapshot:
         """Return the figures of this instant."""
         with self._lock:

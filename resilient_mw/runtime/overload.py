@@ -46,11 +46,12 @@ class Overload:
         state: what it means.
         look_at: the instant from which on somebody without a tick should look; never, if nothing is measured.
         crowded: whether the last look found more than a few slots taken, or somebody waiting.
+        listeners: those of the guard.
     """
 
     __slots__ = (
-        "__weakref__", "_calm", "_clock", "_controller", "_listeners", "_lock", "_measure", "_policy", "_process",
-        "_process_at", "_wanted", "crowded", "level", "look_at", "state",
+        "__weakref__", "_calm", "_clock", "_controller", "_lock", "_measure", "_policy", "_process",
+        "_process_at", "_wanted", "crowded", "level", "listeners", "look_at", "state",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +71,7 @@ class Overload:
         self._policy = policy
         self._controller = controller
         self._lock = lock
-        self._listeners = listeners
+        self.listeners = listeners
         self._clock = clock
         self._process = process
         self._process_at = -math.inf
@@ -103,7 +104,7 @@ class Overload:
         try:
             self._look(measure, more)
         except Exception as error:  # noqa: BLE001  whatever goes wrong here, requests must be served
-            self._listeners.failed("overload", error)
+            self.listeners.failed("overload", error)
 
     def report(self, signal: Signal, reading: float | None, source: str = "") -> None:
         """Take the reading of somebody else, as `OverloadLevel.report` does."""
@@ -169,8 +170,8 @@ class Overload:
         return OverloadChanged(before.value, after.value, measure.level, "" if worst is None else worst.value)
 
     def _tell(self, change: OverloadChanged | None) -> None:
-        if change is not None and self._listeners:
-            self._listeners.emit(change)
+        if change is not None and self.listeners:
+            self.listeners.emit(change)
 
 
 _numbers = itertools.count(1)

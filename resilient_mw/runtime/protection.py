@@ -30,6 +30,7 @@ from resilient_mw.core.trust import PeerTrust
 from resilient_mw.runtime.clocks import wall_clock_ns
 from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.guard import guard_of
+from resilient_mw.runtime.needed import refused_for_need, unknown_names
 from resilient_mw.runtime.sources import find_resolver, has_cors_layer
 
 
@@ -116,6 +117,7 @@ class Protection:
                 if self._sockets is not None:
                     self._sockets.bind(resolver)
                 without_effect = unreached([self.table])
+                complaints += [NOT_KNOWN.format(name) for name in unknown_names(self.table.needs())]
             finally:
                 self.started = True  # others wait for the lock until the routes are bound
         for complaint in complaints:
@@ -215,6 +217,10 @@ class Protection:
             size = parse_content_length(head.values("content-length"))
             if size is not None and size > entry.max_body:
                 return self.guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry.cost
+        if entry.needs is not None:
+            decision = refused_for_need(self.guard, entry, entry.needs, now)
+            if decision is not None:
+                return decision, entry.cost
         return self.guard.arrive(entry, now, deadline_at), entry.cost
 
     def _trusts(self, peer: str | None) -> bool:
@@ -236,6 +242,10 @@ that has its maximum."""
 _waiting_for_start: WeakSet[Protection] = WeakSet()
 
 NO_SOURCE = "no route source knows the application. Install resilient-mw with the extra of your framework, or write a RouteRule"
+NOT_KNOWN = (
+    "needs={0!r} names no dependency that is known at start, so it refuses nothing: correct the name, or make the client that "
+    "calls Dependency({0!r}, ...) before the application starts"
+)
 NO_ROUTE = (
     "no route of a protected application leads to it. Put the decorator next to the function, use functools.wraps in "
     "the decorators between, or write a RouteRule"

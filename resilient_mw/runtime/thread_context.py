@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     import concurrent.futures
 
+    from resilient_mw.admission.entry import RouteEntry
     from resilient_mw.runtime.shield import Shield
 
 
@@ -34,7 +35,7 @@ class ThreadContext(RequestContext):
         outer: the context of the request around it: another middleware, or a handler that calls an application.
     """
 
-    __slots__ = ("ended", "firing", "held", "hooks", "outer", "owner")
+    __slots__ = ("ended", "entry", "firing", "held", "hooks", "outer", "owner")
 
     def __init__(
         self, deadline_at: float, clock: Clock, owner: object = None, outer: RequestContext | None = None
@@ -46,6 +47,7 @@ class ThreadContext(RequestContext):
         self._clock = clock
         self._callbacks = None
         self.owner = owner
+        self.entry: RouteEntry | None = None
         self.outer = outer
         self.hooks: list[Hook] | None = None
         self.firing = False

@@ -53,6 +53,10 @@ class InnerContext(RequestContext):
         """Return where the overload of the request's service is measured."""
         return self._outer.measured()
 
+    def needs(self) -> str | None:
+        """Return the name of the dependency that the request cannot do without."""
+        return self._outer.needs()
+
     def mark_degraded(self) -> None:
         """Have the answer of the request marked as a cheaper one."""
         self._outer.mark_degraded()

@@ -125,6 +125,7 @@ class ResilienceMiddleware:
                 method, environ, decision.retry_after, start_response, figures
             )
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
+        context.entry = entry
         make = Run if entry.stream is None else StreamRun
         run = make(guard, entry, cost, context, now, method, start_response, self._abandoned)
         if entry.max_body is not None and "wsgi.input" in environ and _is_of_unknown_size(environ):

@@ -38,6 +38,7 @@ from tests.asgi.driver import (
     slots,
     until,
 )
+from tests.runtime.downed import Downed
 
 ON_TIME = 0.09
 """Seconds after its deadline within which a 504 counts as on time on a busy machine."""
@@ -205,6 +206,14 @@ async def _body_too_large(method: str, version: str) -> Refused_:
     crowd = Crowd(max_body=10)
     scope = http_scope(method=method, http_version=version, headers=[(b"content-length", b"11")])
     return crowd, await Request(crowd.middleware, scope).run()
+
+
+@way(Reason.DEPENDENCY_UNAVAILABLE)
+async def _dependency_unavailable(method: str, version: str) -> Refused_:
+    downed = Downed("prices-of-a-refusal")
+    downed.open()
+    crowd = Crowd(routes=[RouteRule("/*", needs=downed.dependency.name)])
+    return crowd, await Request(crowd.middleware, http_scope(method=method, http_version=version)).run()
 
 
 def test_every_reason_has_a_way() -> None:

@@ -23,13 +23,14 @@ SHED = {
     "stream_limit",
 }
 WRONG = {"body_too_large"}
+MISSING = {"dependency_unavailable"}
 OUTGOING = {"circuit_open", "bulkhead_full"}
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}
 
 
 def test_every_reason_has_a_rule_and_there_are_no_others() -> None:
     assert set(REFUSAL_RULES) == set(Reason)
-    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING | WRONG
+    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING | WRONG | MISSING
 
 
 def test_the_table_cannot_be_changed() -> None:
@@ -42,6 +43,8 @@ def test_overload_is_503_with_retry_after_and_a_deadline_is_504_without(reason: 
     rule = REFUSAL_RULES[reason]
     if reason.value in SHED:
         assert (rule.status, rule.retry_after) == (503, RetryAfter.DRAIN)
+    elif reason.value in MISSING:
+        assert (rule.status, rule.retry_after) == (503, RetryAfter.TRIAL)
     elif reason.value in OUTGOING:
         assert (rule.status, rule.retry_after) == (503, RetryAfter.NEVER)
     elif reason.value in WRONG:
