@@ -11,9 +11,17 @@ BREAKER = "resilient_mw/calls/breaker.py"
 DEGRADE = "resilient_mw/runtime/degrade.py"
 WITHIN = "resilient_mw/runtime/within.py"
 
+CALLS = "resilient_mw/runtime/call_readings.py"
+WAITS = "resilient_mw/runtime/pool_waits.py"
+WATCHED = "resilient_mw/runtime/overload.py"
+STATE = "resilient_mw/calls/state.py"
+GATE = "integrations/resilient_mw_integrations/_httpx_gate.py"
+
 NEEDS = "tests/runtime/test_needed.py::test_"
 NEEDS_THROUGH = "tests/integrations/test_needs.py::test_"
 BY_VARIANT = NEEDS_THROUGH + "it_is_refused_on_arrival_or_answered_by_the_variant"
+READS = "tests/runtime/test_call_readings.py::test_"
+POOLS = "tests/integrations/test_httpx_gate.py::test_"
 
 NEEDS_FAULTS = (
     Fault("need_never_looked_at", PROTECTION, "if entry.needs is not None:", "if False:", (BY_VARIANT,)),
@@ -48,4 +56,46 @@ NEEDS_FAULTS = (
         (NEEDS_THROUGH + "if_the_choice_of_a_variant_breaks_the_endpoint_answers",)),
     Fault("section_forgets_the_need", WITHIN, "return self._outer.needs()", "return None",
         ("tests/runtime/test_needed.py::test_a_section_knows_what_its_request_needs",)),
+)  # fmt: skip
+
+READING_FAULTS = (
+    Fault("all_that_was_counts_again", CALLS,
+        "            self._bases[owner] = Base(now, good, bad)\n            yield", "            yield",
+        (READS + "the_share_of_failures_since_the_last_reading",)),
+    Fault("one_failure_is_overload", CALLS, "LEAST_ATTEMPTS = 10", "LEAST_ATTEMPTS = 1",
+        (READS + "a_few_attempts_say_nothing_until_they_are_enough_or_too_old",)),
+    Fault("few_attempts_never_forgotten", CALLS, "and now - before.at >= LONGEST", "and False",
+        (READS + "a_few_attempts_say_nothing_until_they_are_enough_or_too_old",)),
+    Fault("old_latency_of_a_dead_dependency", CALLS, "if good > before.good and share:", "if share:",
+        (READS + "a_good_attempt_is_compared_with_the_timeout",)),
+    Fault("names_not_looked_at", CALLS, "if self._names is not None and name not in self._names:", "if False:",
+        (READS + "only_those_that_are_named_count",)),
+    Fault("unwanted_signals_told", CALLS, "            if signal in self._wanted\n", "",
+        (READS + "only_those_that_are_named_count",)),
+    Fault("cancelled_attempts_are_good", STATE, "elif failed is not None:", "else:",
+        (READS + "what_says_nothing_about_the_dependency_does_not_count",)),
+    Fault("read_at_every_look", CALLS, "self.due_at = now + EVERY", "self.due_at = now",
+        (READS + "it_is_read_once_a_second_however_often_somebody_looks",)),
+    Fault("dependencies_never_read", WATCHED, "more += self._told_by(self._calls, now)", "pass",
+        (READS + "a_dependency_that_fails_elevates_the_service_that_calls_it",)),
+    Fault("broken_reading_ends_the_look", WATCHED,
+        "        except Exception as error:  # noqa: BLE001  as above\n", "        except AssertionError as error:\n",
+        (READS + "if_the_readings_break_the_rest_is_looked_at",)),
+    Fault("broken_process_ends_the_look", WATCHED,
+        "        except Exception as error:  # noqa: BLE001  what is not", "        except AssertionError as error:  # what is not",
+        (READS + "if_the_readings_break_the_rest_is_looked_at",)),
+    Fault("waiters_only_count_afterwards", WAITS, "+ sum(now - began for began in since)", "",
+        (READS + "those_who_still_wait_count_before_they_have_got_anything",)),
+    Fault("only_waits_are_averaged", CALLS, "max(1, came - before_came + waiting)", "max(1, waiting)",
+        (READS + "the_wait_for_a_connection_is_that_of_all_who_came",)),
+    Fault("wait_ended_twice", WAITS, "self._since.pop(wait, None)", "self._since.pop(wait, 0.0)",
+        (READS + "those_who_still_wait_count_before_they_have_got_anything",)),
+    Fault("pool_not_known", WAITS, "        ports.register_pool(self)\n", "",
+        (READS + "a_pool_counts_as_long_as_it_is_alive",)),
+    Fault("async_wait_for_ever", GATE, "        finally:\n            self._waits.end(wait)\n\n    def _leave",
+        "        finally:\n            pass\n\n    def _leave",
+        (POOLS + "an_async_pool_tells_how_long_its_connections_are_waited_for",)),
+    Fault("sync_wait_for_ever", GATE, "        finally:\n            self._waits.end(wait)\n\n    def close",
+        "        finally:\n            pass\n\n    def close",
+        (POOLS + "a_sync_pool_tells_how_long_its_connections_are_waited_for",)),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from resilient_mw.calls.events import Phase
+from resilient_mw.runtime.pool_waits import PoolWaits
 from resilient_mw.transport.scope import SCOPE
 
 
@@ -39,6 +40,7 @@ class Gate:
         self.inner = inner
         self._connections = connections
         self._free = threading.Semaphore(connections)
+        self._waits = PoolWaits()
         self._body = body
         self._late = late
 
@@ -47,7 +49,9 @@ class Gate:
         scope = SCOPE.get()
         if scope is not None:
             scope.phase = Phase.POOL
-        if not self._free.acquire(timeout=_pool_timeout(request)):
+        if self._free.acquire(blocking=False):
+            self._waits.passed()
+        elif not self._wait(_pool_timeout(request)):
             raise self._late(f"all {self._connections} connections of the pool are in use")
         try:
             response = self.inner.handle_request(request)
@@ -56,6 +60,13 @@ class Gate:
             raise
         response.stream = self._body(response.stream, self._free.release)
         return response
+
+    def _wait(self, timeout: float | None) -> bool:
+        wait = self._waits.begin()
+        try:
+            return self._free.acquire(timeout=timeout)
+        finally:
+            self._waits.end(wait)
 
     def close(self) -> None:
         """Close the transport."""
@@ -85,6 +96,7 @@ class AsyncGate:
         self._connections = connections
         self._free = connections
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waits = PoolWaits()
         self._body = body
         self._late = late
 
@@ -93,6 +105,7 @@ class AsyncGate:
         scope = SCOPE.get()
         if self._free:
             self._free -= 1
+            self._waits.passed()
         elif scope is None:
             await self._wait(_pool_timeout(request))
         else:
@@ -110,6 +123,7 @@ class AsyncGate:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         timer = asyncio.timeout(timeout)
+        wait = self._waits.begin()
         try:
             async with timer:
                 await turn
@@ -120,6 +134,8 @@ class AsyncGate:
             if isinstance(error, TimeoutError) and timer.expired():
                 raise self._late(f"all {self._connections} connections of the pool are in use") from error
             raise
+        finally:
+            self._waits.end(wait)
 
     def _leave(self) -> None:
         while self._waiting:

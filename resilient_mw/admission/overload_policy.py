@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from resilient_mw.core.checks import require_flag, require_number
+from resilient_mw.core.checks import require_flag, require_name, require_number
 
 
 class Signal(StrEnum):
@@ -24,7 +25,7 @@ class Signal(StrEnum):
 
 
 REPORTED = frozenset({Signal.POOL_WAIT, Signal.DEPENDENCY_LATENCY, Signal.DEPENDENCY_ERRORS})
-"""What only somebody else can measure, and reports by `ServerPolicy.report`."""
+"""What others measure: dependencies and pools of this process, and whoever calls `ServerPolicy.report`."""
 
 
 class OverloadState(StrEnum):
@@ -88,6 +89,7 @@ class OverloadPolicy:
         gc: the share of the time that garbage collections took.
         dependency_latency: how long attempts take / the timeout of the dependency.
         dependency_errors: failed attempts / attempts.
+        dependencies: names of those whose latency and errors count; None: all that are called in this process.
         rise: seconds; the time constant with which the level follows readings that are worse than it.
         fall: seconds; the time constant with which it follows better ones. At least `rise`: protection must not come
             late, and recovery is believed only when it lasts.
@@ -114,6 +116,7 @@ class OverloadPolicy:
     gc: Band | None = Band(0.05, 0.3)
     dependency_latency: Band | None = Band(0.5, 1.0, most=0.6)
     dependency_errors: Band | None = Band(0.1, 0.5, most=0.6)
+    dependencies: Collection[str] | None = None
     rise: float = 1.0
     fall: float = 3.0
     enter_elevated: float = 0.5
@@ -131,6 +134,7 @@ class OverloadPolicy:
                 raise ValueError(
                     f"OverloadPolicy.{signal.value}={band!r} is not allowed: it must be a Band or None"
                 )
+        _check_names(self.dependencies)
         require_number("OverloadPolicy.rise", self.rise, low=0.01, high=3600)
         require_number("OverloadPolicy.fall", self.fall, low=self.rise, high=3600)
         require_number("OverloadPolicy.dwell", self.dwell, low=0, high=3600)
@@ -159,3 +163,14 @@ class OverloadPolicy:
         """The bands of the signals that count."""
         found = {signal: getattr(self, signal.value) for signal in Signal}
         return {signal: band for signal, band in found.items() if band is not None}
+
+
+def _check_names(names: object) -> None:
+    if names is None:
+        return
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise ValueError(
+            f"OverloadPolicy.dependencies={names!r} is not allowed: it must be a collection of names, or None"
+        )
+    for name in names:
+        require_name("OverloadPolicy.dependencies", name)

@@ -247,7 +247,7 @@ class Call:
     def _settle(self, now: float, failed: bool | None, outcome: str) -> None:
         """End the attempt under way: give back its slot, hand back its permit, once."""
         self._state.give_slot()
-        self._state.attempt_ends(outcome, now - self._started_at, usual=failed is False)
+        self._state.attempt_ends(outcome, now - self._started_at, failed=failed)
         self._judge(now, failed=failed)
 
     def _judge(self, now: float, *, failed: bool | None) -> None:

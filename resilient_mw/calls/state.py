@@ -63,6 +63,7 @@ class DependencyState:
         fair: seconds; an attempt that had less says nothing about the dependency when the caller's budget ends it.
         bulkhead: most attempts at once; None: no bound.
         in_use: attempts under way, bodies included.
+        good, bad: ended attempts that speak for the dependency, and against it. Others say nothing about it.
     """
 
     def __init__(self, dependency: Dependency, random: Random) -> None:
@@ -85,6 +86,8 @@ class DependencyState:
         self.in_use = 0
         self.calls = 0
         self.attempts: dict[str, int] = {}
+        self.good = 0
+        self.bad = 0
         self.retries = 0
         self.refusals: dict[Reason, int] = {}
         self.retry_refusals: dict[RetryRefusal, int] = {}
@@ -144,10 +147,13 @@ class DependencyState:
         if left != math.inf:
             self.budgets.add(left)
 
-    def attempt_ends(self, outcome: str, seconds: float, *, usual: bool) -> None:
-        """Count the end of an attempt; only a usual one teaches how long an attempt takes."""
+    def attempt_ends(self, outcome: str, seconds: float, *, failed: bool | None) -> None:
+        """Count the end of an attempt; only a good one teaches how long an attempt takes. None: it says nothing."""
         self.attempts[outcome] = self.attempts.get(outcome, 0) + 1
-        if usual:
+        if failed:
+            self.bad += 1
+        elif failed is not None:
+            self.good += 1
             self.seconds.add(seconds)
             self._typical.add(seconds)
 

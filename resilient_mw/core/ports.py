@@ -33,10 +33,19 @@ class DependencySource(Protocol):
         ...
 
 
+class PoolSource(Protocol):
+    """A pool of connections that can tell at any time, from any thread, how long they were waited for."""
+
+    def waits(self) -> tuple[int, int, float]:
+        """Return how many have come and no longer wait, how many wait, and the seconds waited in all, up to now."""
+        ...
+
+
 SourceT = TypeVar("SourceT")
 
 _sources: WeakSet[SnapshotSource] = WeakSet()
 _dependencies: WeakSet[DependencySource] = WeakSet()
+_pools: WeakSet[PoolSource] = WeakSet()
 
 
 def register(source: SnapshotSource) -> None:
@@ -64,6 +73,16 @@ def dependency_snapshots() -> Iterable[DependencySnapshot]:
 def dependency_sources() -> list[DependencySource]:
     """Return every live dependency itself, in no particular order."""
     return _alive(_dependencies)
+
+
+def register_pool(source: PoolSource) -> None:
+    """Have the waits for a pool's connections count for the overload of this process, for as long as it is alive."""
+    _pools.add(source)
+
+
+def pool_sources() -> list[PoolSource]:
+    """Return every live pool, in no particular order."""
+    return _alive(_pools)
 
 
 def _alive(sources: WeakSet[SourceT]) -> list[SourceT]:

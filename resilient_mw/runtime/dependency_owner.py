@@ -91,6 +91,13 @@ class DependencyOwner:
             finally:
                 self._lock.release()
 
+    def judged(self) -> tuple[int, int, float]:
+        """Return the good and the bad attempts so far, and how much of its timeout a good one typically takes; 0: unknown."""
+        state = self.state
+        with self._lock:
+            self._clear_up()
+            return state.good, state.bad, state.typical() / state.timeout
+
     def closed_for(self) -> float | None:
         """Return the seconds for which the circuit lets nothing through; None if it would let an attempt through now."""
         breaker = self.state.breaker

@@ -19,15 +19,13 @@ from resilient_mw.admission.overload_readings import admission_readings
 from resilient_mw.core.events import OverloadChanged
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.snapshot import OverloadSnapshot, Readiness
+from resilient_mw.runtime.call_readings import CallReadings, Reading, call_readings
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.loop_lag import LoopLag
 from resilient_mw.runtime.process_readings import EVERY, PROCESS, TOLD, ProcessReadings
 
 LOOK_EVERY = 0.05
 """Seconds between two looks of a service that has no event loop."""
-
-Reading = tuple[Signal, float | None, str]
-"""What to report: signal, reading, source."""
 
 
 class Overload:
@@ -50,7 +48,7 @@ class Overload:
     """
 
     __slots__ = (
-        "__weakref__", "_calm", "_clock", "_controller", "_lock", "_measure", "_policy", "_process",
+        "__weakref__", "_calls", "_calm", "_clock", "_controller", "_lock", "_measure", "_policy", "_process",
         "_process_at", "_wanted", "crowded", "level", "listeners", "look_at", "state",
     )  # fmt: skip
 
@@ -78,10 +76,12 @@ class Overload:
         self._wanted: frozenset[Signal] = frozenset()
         self._measure: OverloadLevel | None = None
         self._calm = 0
+        self._calls: CallReadings | None = None
         if policy is not None:
             self.look_at = -math.inf
             self._measure = OverloadLevel(policy, clock.now())
             if process is not None:
+                self._calls = call_readings(policy)
                 self._wanted = TOLD & policy.bands.keys()
                 if Signal.GC in self._wanted:
                     process.want(self)
@@ -142,7 +142,9 @@ class Overload:
         told: dict[Signal, float | None] = {}
         if self._process is not None and now >= self._process_at:
             self._process_at = now + EVERY
-            told = self._process.read(self._wanted)
+            told = self._read(self._process)
+        if self._calls is not None and now >= self._calls.due_at:
+            more += self._told_by(self._calls, now)
         with self._lock:
             now = self._clock.now()
             controller = self._controller
@@ -157,6 +159,20 @@ class Overload:
             self.crowded = controller.waiting > 0 or controller.slots.in_use > self._calm
             change = self._publish(measure)
         self._tell(change)
+
+    def _read(self, process: ProcessReadings) -> dict[Signal, float | None]:
+        try:
+            return process.read(self._wanted)
+        except Exception as error:  # noqa: BLE001  what is not known has no say, and the rest has
+            self.listeners.failed("reading of the process", error)
+            return {}
+
+    def _told_by(self, calls: CallReadings, now: float) -> tuple[Reading, ...]:
+        try:
+            return calls.read(now)
+        except Exception as error:  # noqa: BLE001  as above
+            self.listeners.failed("reading of dependencies", error)
+            return ()
 
     def _publish(self, measure: OverloadLevel) -> OverloadChanged | None:
         """Show the level and the state to everybody; return the change, if there is one. Under the lock."""

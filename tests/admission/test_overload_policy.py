@@ -17,6 +17,7 @@ SECONDS = [-1, 0, 3601, NAN, INF, True, "1", None]
 SHARES = [-0.1, 0, 1, 1.1, NAN, True, "0.5", None]
 WRONG: dict[str, tuple[list[Any], str]] = {
     **{signal.value: ([0.5, (0.1, 0.2), "slots", True], "a Band or None") for signal in Signal},
+    "dependencies": (["prices", 1, True], "a collection of names, or None"),
     "rise": (SECONDS, "a number from 0.01 to 3600"),
     "fall": ([*SECONDS, 0.99], "a number from 1 to 3600"),
     "dwell": ([each for each in SECONDS if each != 0], "a number from 0 to 3600"),

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from resilient_mw.core import ports
 from resilient_mw_integrations._httpx_gate import AsyncGate, AsyncGateBody, Gate, GateBody
 
 
@@ -124,3 +125,38 @@ def test_threads_wait_for_their_turn() -> None:
     gate.handle_request(request(0.01))
     with pytest.raises(httpx.PoolTimeout):
         gate.handle_request(request(0.01))
+
+
+async def test_an_async_pool_tells_how_long_its_connections_are_waited_for() -> None:
+    gate = async_gate()
+    waits = gate._waits
+    first = await gate.handle_async_request(request())
+    assert waits.waits() == (1, 0, 0.0)
+    second = asyncio.ensure_future(gate.handle_async_request(request()))
+    await asyncio.sleep(0.02)
+    came, waiting, waited = waits.waits()
+    assert (came, waiting) == (1, 1)
+    assert waited > 0.01
+    await first.stream.aclose()
+    await second
+    assert waits.waits()[:2] == (2, 0)
+    gives_up = asyncio.ensure_future(gate.handle_async_request(request()))
+    await asyncio.sleep(0)
+    gives_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gives_up
+    assert waits.waits()[:2] == (3, 0)
+
+
+def test_a_sync_pool_tells_how_long_its_connections_are_waited_for() -> None:
+    gate: Any = Gate(Inner(), 1, GateBody, httpx.PoolTimeout)
+    first = gate.handle_request(request())
+    with pytest.raises(httpx.PoolTimeout):
+        gate.handle_request(request(0.02))
+    came, waiting, waited = gate._waits.waits()
+    assert (came, waiting) == (2, 0)
+    assert 0.01 < waited < 5.0
+    first.stream.close()
+    gate.handle_request(request(0.02))
+    assert gate._waits.waits() == (3, 0, waited)
+    assert gate._waits in ports.pool_sources()
