@@ -20,6 +20,16 @@ GATE = "integrations/resilient_mw_integrations/_httpx_gate.py"
 NEEDS = "tests/runtime/test_needed.py::test_"
 NEEDS_THROUGH = "tests/integrations/test_needs.py::test_"
 BY_VARIANT = NEEDS_THROUGH + "it_is_refused_on_arrival_or_answered_by_the_variant"
+SHADOW = "resilient_mw/runtime/shadow.py"
+FIGURES = "resilient_mw/runtime/shadow_figures.py"
+ON_ASGI = "resilient_mw/asgi/shadow.py"
+ON_WSGI = "resilient_mw/wsgi/shadow.py"
+SOCKETS = "resilient_mw/asgi/websocket.py"
+
+MODEL = "tests/runtime/test_shadow.py::test_"
+ASGI = "tests/asgi/test_shadow.py::test_"
+WSGI = "tests/wsgi/test_shadow.py::test_"
+OPEN = "tests/asgi/test_fail_open.py::test_"
 READS = "tests/runtime/test_call_readings.py::test_"
 POOLS = "tests/integrations/test_httpx_gate.py::test_"
 
@@ -98,4 +108,66 @@ READING_FAULTS = (
     Fault("sync_wait_for_ever", GATE, "        finally:\n            self._waits.end(wait)\n\n    def close",
         "        finally:\n            pass\n\n    def close",
         (POOLS + "a_sync_pool_tells_how_long_its_connections_are_waited_for",)),
+)  # fmt: skip
+
+SHADOW_FAULTS = (
+    Fault("shadow_refuses", SHADOW,
+        "        if decision.reason is not None and decision.reason not in MODELLED:", "        if decision.reason is not None:",
+        (MODEL + "whatever_would_have_been_decided_everybody_runs", ASGI + "a_crowd_runs_and_is_counted")),
+    Fault("shadow_passes_the_late", SHADOW,
+        "        if decision.reason is not None and decision.reason not in MODELLED:", "        if False:",
+        (MODEL + "a_deadline_that_has_passed_is_a_real_refusal_unless_deadlines_are_in_shadow",)),
+    Fault("shadow_slots_never_come_back", SHADOW,
+        "waiter is not None and waiter.state is WaiterState.RUNNING:\n                settled", "False:\n                settled",
+        (MODEL + "who_waits_in_the_model_gets_the_slot_that_comes_free_and_gives_it_back",)),
+    Fault("shadow_waiters_stay_when_done", SHADOW,
+        "                    settled = self.controller.leave(now, waiter)", "                    pass",
+        (MODEL + "who_is_done_before_his_turn_leaves_his_place",)),
+    Fault("shadow_grants_never_begin", SHADOW, "if waiter.state is WaiterState.GRANTED:", "if False:",
+        (MODEL + "who_waits_in_the_model_gets_the_slot_that_comes_free_and_gives_it_back",)),
+    Fault("shadow_time_stands_still", SHADOW, "            self.tick(self.clock.now())", "            pass",
+        (MODEL + "who_would_have_waited_too_long_is_counted_and_runs_on_without_a_slot",)),
+    Fault("shadow_waits_not_counted", SHADOW, "self._of(entry).queued += waiter is not None", "pass",
+        (MODEL + "whatever_would_have_been_decided_everybody_runs",)),
+    Fault("shadow_refusals_told_as_real", SHADOW, "if self._models and reason in MODELLED:", "if False:",
+        (MODEL + "events_tell_of_what_was_not_done",)),
+    Fault("shadow_outside_for_ever", SHADOW, "            self._outside.discard(ticket)\n", "",
+        (MODEL + "whatever_would_have_been_decided_everybody_runs",)),
+    Fault("shadow_refuses_in_the_protocol", SHADOW, "return None if self._models else super().refuse_surely(entry, now)",
+        "return super().refuse_surely(entry, now)", (MODEL + "a_server_that_refuses_early_refuses_nothing",)),
+    Fault("shadow_late_counted_twice", SHADOW, "if self._keeps or ticket.late:", "if self._keeps:",
+        (MODEL + "with_deadlines_in_shadow_a_budget_that_is_too_small_only_counts",
+         ASGI + "a_budget_that_is_over_on_arrival_is_counted_once_and_served")),
+    Fault("shadow_deadline_bounds_the_wait", SHADOW, "if late or not self._models:", "if late:",
+        (MODEL + "with_deadlines_alone_in_shadow_admission_is_real_and_knows_no_deadline",)),
+    Fault("shadow_cancels_who_would_not_run", SHADOW, "if not (ticket.holds or _holds_slots(ticket)):", "if False:",
+        (MODEL + "who_would_not_have_run_is_not_cancelled_as_well",)),
+    Fault("shadow_late_in_queue_not_counted", SHADOW, "if deadline_at <= now:  # it passed in the queue", "if False:",
+        (MODEL + "with_deadlines_alone_in_shadow_admission_is_real_and_knows_no_deadline",)),
+    Fault("shadow_forgets_the_waiter", SHADOW, "self._waiting[waiter] = ticket", "pass",
+        (MODEL + "with_deadlines_alone_in_shadow_admission_is_real_and_knows_no_deadline",)),
+    Fault("shadow_lifts_the_outer_deadline", SHADOW, "FOREVER if outer is None else outer.deadline_at", "FOREVER",
+        (ASGI + "the_deadline_of_a_middleware_around_it_holds", WSGI + "the_deadline_of_a_middleware_around_it_holds")),
+    Fault("shadow_defence_not_asked_for", SHADOW, "if defence not in self._defences:", "if False:",
+        (MODEL + "a_check_on_arrival_may_ask_whether_it_is_in_shadow",)),
+    Fault("shadow_refuses_for_a_need", "resilient_mw/runtime/needed.py", "if shadow is not None and shadow.would_refuse(",
+        "if False and shadow.would_refuse(", (MODEL + "a_dependency_that_is_away_only_counts",)),
+    Fault("shadow_figures_mixed", FIGURES, "routes=tuple(_admitted(route) for route in figures.routes)",
+        "routes=figures.routes", (MODEL + "whatever_would_have_been_decided_everybody_runs",)),
+    Fault("shadow_overrun_after_the_response", ON_ASGI, "if not (self.complete or ", "if not (",
+        (ASGI + "what_goes_on_after_a_complete_response_is_no_overrun",)),
+    Fault("shadow_asgi_timer_left", ON_ASGI, "            self._timer.cancel()", "            pass",
+        (ASGI + "a_timer_does_not_outlive_its_request",)),
+    Fault("shadow_asgi_keeps_the_deadline", ON_ASGI, "self.deadline_at = shadow.kept(self.deadline_at, self._outer)", "pass",
+        (ASGI + "an_overrun_is_counted_once_and_nothing_is_cancelled",)),
+    Fault("shadow_wsgi_counts_every_step", ON_WSGI, "            self._due_at = FOREVER\n", "",
+        (WSGI + "an_overrun_is_counted_once_and_the_answer_is_the_applications",)),
+    Fault("shadow_wsgi_tells_a_budget", ON_WSGI, "None if self._shadow.shadows(DEADLINES) else super()._tells()",
+        "super()._tells()", (WSGI + "an_overrun_is_counted_once_and_the_answer_is_the_applications",)),
+    Fault("shadow_asgi_tells_a_budget", PROTECTION, "self.policy.deadline_response_header if kept else None",
+        "self.policy.deadline_response_header", (ASGI + "an_overrun_is_counted_once_and_nothing_is_cancelled",)),
+    Fault("shadow_wsgi_releases_by_itself", ON_WSGI, "self._shadow.over(self._ticket, outcome, ran)",
+        "super()._ended(outcome, ran)", (WSGI + "a_crowd_runs_and_is_counted",)),
+    Fault("shadow_websocket_refused", SOCKETS, "if decision.reason is not None and websockets.shadow is not None:",
+        "if False:", (ASGI + "websockets_over_their_limit_are_served_without_a_place",)),
 )  # fmt: skip

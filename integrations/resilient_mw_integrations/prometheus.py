@@ -43,6 +43,7 @@ from resilient_mw.core.snapshot import (
     Histogram,
     OverloadSnapshot,
     RouteSnapshot,
+    ShadowSnapshot,
     StreamSnapshot,
     WebsocketSnapshot,
 )
@@ -94,6 +95,10 @@ FAMILIES = (
     Family("streams_open", GaugeMetricFamily, ROUTE, "Open streams: their slot came back with the head of the response."),
     Family("streams_ended", CounterMetricFamily, (*ROUTE, "outcome"), "Streams that have ended, by outcome."),
     Family("stream_limit", GaugeMetricFamily, APP, "Most streams at once."),
+    Family("shadow_refused", CounterMetricFamily, (*ROUTE, "reason"), "Requests that shadow mode let pass, by reason."),
+    Family("shadow_queued", CounterMetricFamily, ROUTE, "Requests that would have had to wait, but for shadow mode."),
+    Family("shadow_cancelled", CounterMetricFamily, ROUTE, "Runs that outlived a deadline that is in shadow mode."),
+    Family("shadow_outside", GaugeMetricFamily, APP, "Requests that run without a slot in shadow mode; absent outside."),
     Family("calls", CounterMetricFamily, TO, "Calls to a dependency, each made of one or more attempts."),
     Family("attempts", CounterMetricFamily, (*TO, "outcome"), "Ended attempts by outcome."),
     Family("retries", CounterMetricFamily, TO, "Attempts after the first one of a call."),
@@ -187,6 +192,8 @@ class Figures:
             self._add_websockets(snapshot.app, snapshot.websockets)
         if snapshot.streams is not None:
             self._add_streams(snapshot.app, snapshot.streams)
+        if snapshot.shadow is not None:
+            self._add_shadow(snapshot.app, snapshot.shadow)
         for route in snapshot.routes:
             self._add_route((*app, route.route, route.priority), route)
 
@@ -248,6 +255,15 @@ class Figures:
             self._sum("streams_open", labels, route.opened)
             for outcome, count in route.ended.items():
                 self._sum("streams_ended", (*labels, outcome), count)
+
+    def _add_shadow(self, app: str, shadow: ShadowSnapshot) -> None:
+        self._sum("shadow_outside", (app,), shadow.outside)
+        for route in shadow.routes:
+            labels = (app, route.route, route.priority)
+            self._sum("shadow_queued", labels, route.queued)
+            self._sum("shadow_cancelled", labels, route.cancelled)
+            for reason, count in route.refused.items():
+                self._sum("shadow_refused", (*labels, reason), count)
 
     def _add_route(self, labels: tuple[str, ...], route: RouteSnapshot) -> None:
         self._sum("requests_arrived", labels, route.arrived)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from resilient_mw.admission.overload_policy import REPORTED, OverloadPolicy, Signal
-from resilient_mw.admission.policy_checks import check_policy
+from resilient_mw.admission.policy_checks import DEFENCES, check_policy
 from resilient_mw.core.cors import Cors
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.events import Event
@@ -90,6 +90,8 @@ class ServerPolicy:
             `Content-Length` says so, else as soon as more has been read. None: any size.
         deadline_response_header: name of a response header that tells the caller the milliseconds that were left when
             the head of the response left. None: no such header.
+        shadow: the defences that only report what they would have done: `admission`, `deadlines`, `quotas`. True: all of
+            them; False or empty: none.
         routes: rules by path; the first that matches decides, before marks.
         overload: what counts as overload, for shedding, cheaper variants and readiness. None: nothing is measured.
         listeners: called with each event, outside every lock; an error in one is counted and does no harm.
@@ -127,6 +129,7 @@ class ServerPolicy:
     trusted_hops: int = 0
     max_body: int | None = None
     deadline_response_header: str | None = None
+    shadow: Collection[str] | bool = ()
     routes: Sequence[RouteRule] = ()
     overload: OverloadPolicy | None = OVERLOAD
     listeners: Sequence[Callable[[Event], None]] = ()
@@ -168,6 +171,13 @@ class ServerPolicy:
     def slots(self) -> int:
         """The limit as a number."""
         return AUTO_LIMIT if isinstance(self.limit, str) else self.limit
+
+    @property
+    def shadowed(self) -> frozenset[str]:
+        """The defences that only report."""
+        if isinstance(self.shadow, bool):
+            return DEFENCES if self.shadow else frozenset()
+        return frozenset(self.shadow)
 
     @property
     def queue_length(self) -> int:

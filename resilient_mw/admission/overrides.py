@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypedDict
 
 from resilient_mw.admission.overload_policy import OverloadPolicy
@@ -32,6 +32,7 @@ class PolicyOverrides(TypedDict, total=False):
     trusted_hops: int
     max_body: int | None
     deadline_response_header: str | None
+    shadow: Collection[str] | bool
     routes: Sequence[RouteRule]
     overload: OverloadPolicy | None
     listeners: Sequence[Callable[[Event], None]]

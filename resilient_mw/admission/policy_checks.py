@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from resilient_mw.admission.overload_policy import OverloadPolicy
@@ -20,6 +20,11 @@ from resilient_mw.core.trust import PeerTrust
 
 if TYPE_CHECKING:
     from resilient_mw.admission.config import ServerPolicy
+
+
+ADMISSION, DEADLINES, QUOTAS = "admission", "deadlines", "quotas"
+DEFENCES = frozenset({ADMISSION, DEADLINES, QUOTAS})
+"""What can be in shadow mode."""
 
 
 def check_policy(policy: ServerPolicy) -> None:
@@ -58,6 +63,7 @@ def check_policy(policy: ServerPolicy) -> None:
     _check_edge(policy)
     Cors(policy.cors_origins, policy.cors_credentials)
     require_flag("debug", policy.debug)
+    _check_shadow(policy.shadow)
     _check_overload(policy.overload)
     require_number("ramp", policy.ramp, low=0, high=3600)
     require_number("drain_delay", policy.drain_delay, low=0, high=3600)
@@ -118,6 +124,17 @@ def _check_classes(policy: ServerPolicy) -> None:
 def _check_overload(overload: object) -> None:
     if overload is not None and not isinstance(overload, OverloadPolicy):
         raise ValueError(f"overload={overload!r} is not allowed: it must be an OverloadPolicy or None")
+
+
+def _check_shadow(shadow: object) -> None:
+    if isinstance(shadow, bool):
+        return
+    names = shadow if isinstance(shadow, Collection) and not isinstance(shadow, str) else [shadow]
+    known = sum(isinstance(each, str) and each in DEFENCES for each in names)
+    if isinstance(shadow, str) or known < len(names):
+        raise ValueError(
+            f"shadow={shadow!r} is not allowed: it must be True, False, or some of {sorted(DEFENCES)}"
+        )
 
 
 def _sequence(field: str, values: object, what: str) -> Sequence[object]:

@@ -17,6 +17,7 @@ FIXED = {
     "name": "the counters of the metrics would begin anew under another name",
     "overload": "the level would begin anew",
     "ramp": "it is about the start, which is over",
+    "shadow": "those that run were let in under the other rules",
 }
 """The fields that stay as they are, and why."""
 

@@ -8,11 +8,9 @@ from typing import Any
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.core.cors import PREFLIGHT_LABEL
-from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark, unreached_marks
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.routes import UNMATCHED, Route, RouteResolver, RouteRule, may_overlap, rule_index
-from resilient_mw.core.streams import StreamRule
 
 READING = frozenset({"GET", "HEAD"})
 WEBSOCKET_METHOD = "WEBSOCKET"

@@ -22,6 +22,7 @@ from resilient_mw.asgi.head import AsgiHead
 from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, serve_lifespan
 from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
 from resilient_mw.asgi.service import Arrival, LoopService
+from resilient_mw.asgi.shadow import ShadowExchange
 from resilient_mw.asgi.stream import StreamExchange
 from resilient_mw.asgi.websocket import serve_socket
 from resilient_mw.core.cancel import CancelReason
@@ -76,6 +77,7 @@ class ResilienceMiddleware:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
+        self._shadow = self._protection.shadow
         self._latest: LoopService | None = None
         self._services: dict[asyncio.AbstractEventLoop, LoopService] = {}
         self._making = threading.Lock()
@@ -94,7 +96,7 @@ class ResilienceMiddleware:
         fields = {name.encode("ascii"): name for name in self._protection.fields}
         self._fields = fields
         self._field_names = frozenset(fields)
-        self._tells = policy.deadline_response_header
+        self._tells = self._protection.tells
         self._refusals = prepare_refusals(policy.cors)
         self._debug = policy.debug  # the common answer asks the guard nothing
         with self._making:  # nobody makes a service of the older answers meanwhile
@@ -241,8 +243,10 @@ class ResilienceMiddleware:
             figures = self._guard.figures(arrival.entry, arrival.deadline_at)
             await self._refusals[decision.reason].send(scope, send, decision.retry_after, figures)
             return None
-        exchange = HttpExchange if arrival.entry.stream is None else StreamExchange
-        return exchange(
+        make: Any = HttpExchange if arrival.entry.stream is None else StreamExchange
+        if self._shadow is not None:
+            make = partial(ShadowExchange, self._shadow, arrival.decision)
+        return make(  # type: ignore[no-any-return]
             arrival.task, arrival.service, arrival.entry, arrival.cost, arrival.deadline_at,
             self._guard.clock.now(), scope, receive, send, channel, arrival.outer,
         )  # fmt: skip

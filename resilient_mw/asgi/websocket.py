@@ -74,7 +74,7 @@ async def serve_socket(  # noqa: PLR0917  the parts of a middleware, and the thr
 def _arrive(
     protection: Protection, websockets: Websockets, start: Callable[[Any], None], scope: Any
 ) -> tuple[Decision, RouteEntry, asyncio.Task[Any]] | None:
-    """Decide about a websocket; None if our own code failed."""
+    """Decide about a websocket; None if it is to be served untouched: in shadow mode, or because our own code failed."""
     try:
         task = asyncio.current_task()
         if task is None:
@@ -82,7 +82,11 @@ def _arrive(
         if not protection.started:
             start(scope)
         entry = protection.websocket(scope["path"], scope.get("root_path", ""), scope)
-        return websockets.arrive(entry, protection.guard.clock.now()), entry, task
+        decision = websockets.arrive(entry, protection.guard.clock.now())
+        if decision.reason is not None and websockets.shadow is not None:
+            websockets.shadow(entry, decision.reason)
+            return None
+        return decision, entry, task
     except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
         protection.guard.listeners.failed("admission of a websocket", error)
         return None

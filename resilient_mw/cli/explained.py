@@ -63,6 +63,7 @@ class AppReport:
         websockets: routes that take websockets.
         websocket_limit: most that are open at once in one process; None: they pass untouched.
         stream_limit: most streams that are open at once in one process.
+        shadow: the defences that only report.
     """
 
     name: str
@@ -93,6 +94,7 @@ class AppReport:
     websockets: tuple[str, ...]
     websocket_limit: int | None
     stream_limit: int
+    shadow: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         websockets=facts.websockets,
         websocket_limit=policy.websocket_limit if facts.protocol == "asgi" else None,
         stream_limit=policy.stream_limit,
+        shadow=tuple(sorted(policy.shadowed)),
     )
 
 

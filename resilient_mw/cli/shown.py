@@ -93,6 +93,8 @@ def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
     bound = "max_wait"
     if app.bound_by != bound:
         bound = f"wait_share {number(app.wait_share)} of {seconds(app.deadline_default)}"
+    if app.shadow:
+        yield f"  shadow         {', '.join(app.shadow)}: counted and told, not enforced"
     yield f"  limit          {counted(app.slots, 'slot')}, {app.exempt_limit} more for exempt requests"
     yield f"  queue          {counted(app.queue, 'place')}, each for {seconds(app.longest_wait)} at most ({bound})"
     if app.service_time is None or app.rate is None or app.drain is None or app.rate_of_all is None:
@@ -134,7 +136,8 @@ def _route(row: Treatment) -> tuple[str, ...]:
     template = "everything else" if row.template == UNMATCHED else row.template
     return (
         methods,
-        template if row.where is None else f"{template} (only {row.where})",
+        (template if row.where is None else f"{template} (only {row.where})")
+        + ("" if row.needs is None else f" (needs {row.needs})"),
         row.priority,
         "-" if row.exempt else str(row.cost),
         seconds(row.budget),

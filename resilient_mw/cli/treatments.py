@@ -51,6 +51,7 @@ class Treatment:
         deadline_covers: what the deadline covers: `body`, `head` or `gaps`.
         idle: seconds that a gap between two chunks may last; None: no gaps are covered.
         problem: why a rule and a mark do not go together; such requests pass unguarded.
+        needs: name of the dependency that they cannot do without.
     """
 
     template: str
@@ -70,6 +71,7 @@ class Treatment:
     slot: str = BODY
     deadline_covers: str = BODY
     idle: float | None = None
+    needs: str | None = None
 
     @property
     def exempt(self) -> bool:
@@ -207,6 +209,7 @@ class _Maker:
             slot=stream.slot or BODY,
             deadline_covers=stream.covers or BODY,
             idle=stream.idle,
+            needs=entry.needs,
         )
 
 

@@ -83,4 +83,22 @@ class OverloadChanged:
     signal: str
 
 
-Event = Refused | Cancelled | LateWork | GuardFailed | OverloadChanged
+@dataclass(frozen=True, slots=True)
+class Shadowed:
+    """A defence in shadow mode has done nothing about a request.
+
+    Attributes:
+        route, priority: route template and class.
+        defence: `admission`, `deadlines` or `quotas`.
+        would: what it would have done: `refuse`, `queue` or `cancel`.
+        reason: why it would have refused; None otherwise.
+    """
+
+    route: str
+    priority: str
+    defence: str
+    would: str
+    reason: Reason | None
+
+
+Event = Refused | Cancelled | LateWork | GuardFailed | OverloadChanged | Shadowed

@@ -170,6 +170,41 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowRoute:
+    """What defences in shadow mode would have done to the requests of one route template in one class. Counts only grow.
+
+    Attributes:
+        route, priority: as in `RouteSnapshot`.
+        refused: requests that would have been refused, by reason.
+        queued: requests that would have had to wait; some of them are in `refused` as well, for what came of the wait.
+        cancelled: runs that would have been cancelled at their deadline.
+        wait: how long those that would have got a slot would have waited for it.
+    """
+
+    route: str
+    priority: str
+    refused: Mapping[str, int]
+    queued: int
+    cancelled: int
+    wait: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowSnapshot:
+    """What is in shadow mode, and what that would have done.
+
+    Attributes:
+        defences: `admission`, `deadlines`, `quotas`; sorted.
+        outside: requests that run without a slot right now, because they would wait or would have been refused.
+        routes: one entry per route template and class to which something would have been done.
+    """
+
+    defences: tuple[str, ...]
+    outside: int
+    routes: tuple[ShadowRoute, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AppSnapshot:
     """The figures of one protected application.
 
@@ -186,6 +221,7 @@ class AppSnapshot:
         overload: how overloaded it is; None: nothing is measured.
         websockets: those that are open; None: they pass untouched.
         streams: those that are open.
+        shadow: what is in shadow mode; None: nothing.
     """
 
     app: str
@@ -200,6 +236,7 @@ class AppSnapshot:
     overload: OverloadSnapshot | None = None
     websockets: WebsocketSnapshot | None = None
     streams: StreamSnapshot | None = None
+    shadow: ShadowSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

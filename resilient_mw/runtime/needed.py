@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
+from resilient_mw.admission.policy_checks import ADMISSION
 from resilient_mw.core import ports
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.dependency_owner import DependencyOwner
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from resilient_mw.admission.decision import Decision
     from resilient_mw.admission.entry import RouteEntry
     from resilient_mw.runtime.guard import Guard
+    from resilient_mw.runtime.shadow import ShadowGuard
 
 MOST_RETRY_AFTER = 60
 """Seconds; nobody is sent away for longer."""
@@ -31,7 +33,9 @@ WHERE = "look-up of a needed dependency"
 _random = SystemRandom()  # processes that were forked must not share their jitter
 
 
-def refused_for_need(guard: Guard, entry: RouteEntry, name: str, now: float) -> Decision | None:
+def refused_for_need(
+    guard: Guard, entry: RouteEntry, name: str, now: float, shadow: ShadowGuard | None = None
+) -> Decision | None:
     """Refuse a request that has just arrived if the dependency that it needs is not to be had; None if it may pass.
 
     It passes if nobody knows the dependency, if a cheaper variant can answer, and if our own look-up fails.
@@ -44,6 +48,8 @@ def refused_for_need(guard: Guard, entry: RouteEntry, name: str, now: float) -> 
         guard.listeners.failed(WHERE, error)
         return None
     if seconds is None or entry.degradable:
+        return None
+    if shadow is not None and shadow.would_refuse(ADMISSION, entry, Reason.DEPENDENCY_UNAVAILABLE):
         return None
     wait = math.ceil(max(1.0, seconds) * (1.0 + JITTER * _random.random()))
     decision = guard.refuse(entry, now, Reason.DEPENDENCY_UNAVAILABLE)

@@ -16,6 +16,7 @@ from weakref import WeakMethod, WeakSet
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.admission.policy_checks import DEADLINES
 from resilient_mw.admission.routing import RouteEntries, RouteTable, unreached
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.head import RequestHead
@@ -31,6 +32,7 @@ from resilient_mw.runtime.clocks import wall_clock_ns
 from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.runtime.needed import refused_for_need, unknown_names
+from resilient_mw.runtime.shadow import ShadowGuard
 from resilient_mw.runtime.sources import find_resolver, has_cors_layer
 
 
@@ -51,6 +53,7 @@ class Protection:
             raise ValueError(f"policy={policy!r} is not allowed: it must be a ServerPolicy")
         self.policy = (policy or ServerPolicy()).with_changes(overrides)
         self.guard = guard_of(self.policy)
+        self.shadow = self.guard if isinstance(self.guard, ShadowGuard) else None
         failed = partial(self.guard.listeners.failed, "route look-up")
         self.table = RouteTable(self.policy, self.guard.entries, failed)
         websockets = self.guard.websockets
@@ -71,6 +74,9 @@ class Protection:
         self._hops = self.policy.trusted_hops
         # When the proxy took a request in is asked only where some proxy would be believed.
         self.fields = (*DEADLINE_FIELDS, REQUEST_START) if self._trust else DEADLINE_FIELDS
+        # Nobody is told of a deadline that is not kept.
+        kept = self.shadow is None or not self.shadow.shadows(DEADLINES)
+        self.tells = self.policy.deadline_response_header if kept else None
 
     def prepared_by(self, prepare: Callable[[], None]) -> None:
         """Have a middleware prepare what it reads of the policy: now, and after each reload."""
@@ -205,7 +211,7 @@ class Protection:
             deadline_at: the instant at which it stops being worth the work.
         """
         stream = entry.stream
-        if stream is not None and stream.slot == HEAD:
+        if stream is not None and stream.slot == HEAD and self.shadow is None:
             decided = self.guard.streams.arrive(partial(self._decide, entry, head, now, deadline_at))
             return decided or (self.guard.refuse(entry, now, Reason.STREAM_LIMIT), entry.cost)
         return self._decide(entry, head, now, deadline_at)
@@ -218,7 +224,7 @@ class Protection:
             if size is not None and size > entry.max_body:
                 return self.guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry.cost
         if entry.needs is not None:
-            decision = refused_for_need(self.guard, entry, entry.needs, now)
+            decision = refused_for_need(self.guard, entry, entry.needs, now, self.shadow)
             if decision is not None:
                 return decision, entry.cost
         return self.guard.arrive(entry, now, deadline_at), entry.cost

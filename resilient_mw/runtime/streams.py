@@ -26,6 +26,11 @@ class Streams:
         self._streams = OpenStreams(limit)
         self._lock = threading.Lock()
 
+    def resize(self, limit: int) -> None:
+        """Let another number be open at once; those that are open stay."""
+        with self._lock:
+            self._streams.limit = limit
+
     def arrive(self, decide: Callable[[], tuple[Decision, int]]) -> tuple[Decision, int] | None:
         """Have it decided about a request that may become a stream; None: there is no place for it."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.connections import Connections
@@ -15,6 +16,7 @@ from resilient_mw.admission.figures import websocket_snapshot
 from resilient_mw.core.events import Refused
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.problem import RefusalFigures
+from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import WebsocketSnapshot
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.overload import Overload
@@ -30,9 +32,21 @@ class Websockets:
         overload: how overloaded the service is.
         listeners: hear of each refusal.
         clock: the one clock.
+
+    Attributes:
+        shadow: told of what would have been refused and is to be served without a place; None: it is refused.
     """
 
-    __slots__ = ("_clock", "_controller", "_forgotten", "_listeners", "_lock", "connections", "overload")
+    __slots__ = (
+        "_clock",
+        "_controller",
+        "_forgotten",
+        "_listeners",
+        "_lock",
+        "connections",
+        "overload",
+        "shadow",
+    )
 
     def __init__(  # noqa: PLR0917  the parts of a guard
         self,
@@ -50,6 +64,7 @@ class Websockets:
         self._listeners = listeners
         self._clock = clock
         self._forgotten: deque[tuple[RouteEntry, str]] = deque()
+        self.shadow: Callable[[RouteEntry, Reason], None] | None = None
 
     def arrive(self, entry: RouteEntry, now: float) -> Decision:
         """Decide about a websocket that wants to be opened; see `Connections.arrive`."""
@@ -61,7 +76,7 @@ class Websockets:
             decision = self.connections.arrive(
                 now, entry, draining=now >= controller.refuse_from, overloaded=controller.overloaded
             )
-        if decision.reason is not None and self._listeners:
+        if decision.reason is not None and self._listeners and self.shadow is None:
             self._listeners.emit(Refused(entry.template, entry.priority, decision.reason, 0.0))
         return decision
 

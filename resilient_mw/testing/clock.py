@@ -8,7 +8,7 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.core.checks import require_number
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.alarm import ALARM
-from resilient_mw.runtime.guard import Guard
+from resilient_mw.runtime.shadow import make_guard
 
 CEILING = 1e6
 """Seconds. Far above it a float no longer tells instants apart that a timer must, and a loop could spin for ever."""
@@ -61,4 +61,4 @@ def use_clock(policy: ServerPolicy, clock: Clock) -> None:
         raise RuntimeError(
             f"the policy {policy.name!r} is in use already: call use_clock() before any middleware"
         )
-    policy.owner.append(Guard(policy, clock, process=None))
+    policy.owner.append(make_guard(policy, clock, process=None))

@@ -6,7 +6,8 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
@@ -26,6 +27,7 @@ from resilient_mw.wsgi.body import open_body
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.input import CountedInput
 from resilient_mw.wsgi.run import Run
+from resilient_mw.wsgi.shadow import ShadowRun
 from resilient_mw.wsgi.stream import StreamRun
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class ResilienceMiddleware:
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
+        self._shadow = self._protection.shadow
         self._protection.prepared_by(self._prepare)
         self._abandoned: deque[Run] = deque()
         self._starting = threading.Lock()
@@ -124,10 +127,13 @@ class ResilienceMiddleware:
             return self._answers[decision.reason].start(
                 method, environ, decision.retry_after, start_response, figures
             )
+        make: Any = Run if entry.stream is None else StreamRun
+        if self._shadow is not None:
+            make = partial(ShadowRun, self._shadow, decision, deadline_at)
+            deadline_at = self._shadow.kept(deadline_at, outer, entry.stream)
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
         context.entry = entry
-        make = Run if entry.stream is None else StreamRun
-        run = make(guard, entry, cost, context, now, method, start_response, self._abandoned)
+        run: Run = make(guard, entry, cost, context, now, method, start_response, self._abandoned)
         if entry.max_body is not None and "wsgi.input" in environ and _is_of_unknown_size(environ):
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
         return open_body(run, self.app, environ, self._stopped)

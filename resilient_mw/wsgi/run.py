@@ -161,7 +161,7 @@ class Run:
         status, headers, exc_info = head
         if self.context.degraded:
             headers.append((DEGRADED_HEADER, "1"))
-        name = self._guard.policy.deadline_response_header
+        name = self._tells()
         if name is not None:
             headers = [pair for pair in headers if pair[0].lower() != name.lower()]
             headers.append((name, format_timeout_ms(self.context.remaining())))
@@ -228,11 +228,17 @@ class Run:
         for future in pending:
             future.add_done_callback(ended)
 
+    def _tells(self) -> str | None:
+        return self._guard.policy.deadline_response_header
+
+    def _ended(self, outcome: str, ran: float) -> None:
+        self._guard.end(self._entry, self._cost, outcome, ran)
+
     def _count(self, at: float) -> None:
         context, guard, entry = self.context, self._guard, self._entry
         reason, ran = context.reason, at - self._admitted_at
         try:
-            guard.end(entry, self._cost, outcome_of(reason, failed=self.failed, complete=self.complete), ran)
+            self._ended(outcome_of(reason, failed=self.failed, complete=self.complete), ran)
             if at >= guard.overload.look_at:
                 guard.look()
             if reason is not None:

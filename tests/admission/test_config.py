@@ -40,6 +40,10 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "trusted_hops": ([-1, 17, 1.0, True, "1", None], "a whole number from 0 to 16"),
     "max_body": ([-1, 1.5, True, "10", NAN], "a whole number of at least 0"),
     "deadline_response_header": (["", "Content-Length", "X-a b", "X-a\r\nB: c", 1, True], "'X-', then ASCII"),
+    "shadow": (
+        ["admission", ["load"], ["admission", 1], [[]], None, 1],
+        "True, False, or some of ['admission', 'deadlines', 'quotas']",
+    ),
     "routes": ([["/a"], [None], None, 5, "/a", {}], "RouteRule"),
     "overload": ([0, True, "auto", {}, OverloadPolicy], "an OverloadPolicy or None"),
     "listeners": ([[None], [5], None, 5, "print", print], "function"),
@@ -92,7 +96,9 @@ def test_a_wrong_value_is_an_error_with_field_value_and_range(field: str, value:
     with pytest.raises(ValueError, match="is not allowed: it must") as caught:
         ServerPolicy(**{field: value})
     message = str(caught.value)
-    culprit = value[0] if isinstance(value, list) and field not in {"limit", "default_class"} else value
+    culprit = (
+        value[0] if isinstance(value, list) and field not in {"limit", "default_class", "shadow"} else value
+    )
     assert message.startswith(f"{field}={culprit!r} "), message
     if field != "trusted_peers":
         assert allowed in message

@@ -446,12 +446,12 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "name", "protocol", "shares_state_with", "slots", "queue", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
         "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
         "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
-        "routes", "routes_known", "websockets", "websocket_limit", "stream_limit",
+        "routes", "routes_known", "websockets", "websocket_limit", "stream_limit", "shadow",
     ]  # fmt: skip
     assert list(app["routes"][0]) == [
         "template", "methods", "where", "priority", "cost", "deadline_default", "deadline_minimum", "deadline_maximum",
         "budget", "longest_wait", "observed", "threaded", "sources", "problem", "slot",
-        "deadline_covers", "idle",
+        "deadline_covers", "idle", "needs",
     ]  # fmt: skip
     assert list(app["classes"][0]) == [
         "name", "weight", "reserved", "shared_slots", "most_slots", "queue", "reserved_rate", "shared_rate", "most_rate",

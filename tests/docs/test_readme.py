@@ -105,6 +105,7 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         "trusted_hops": f"{policy.trusted_hops} proxies",
         "max_body": "`None` = any size",
         "deadline_response_header": "`None` = no such header",
+        "shadow": "none",
         "routes": "none",
         "overload": "`OverloadPolicy()`",
         "listeners": "none",
@@ -127,4 +128,5 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         field.default is not MISSING or not field.init or field.default_factory
         for field in fields(ServerPolicy)
     )
+    assert policy.shadowed == frozenset()
     assert (policy.trusted_peers, policy.routes, policy.listeners, policy.cors_origins) == ((), (), (), ())

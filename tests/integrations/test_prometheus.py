@@ -26,6 +26,8 @@ from resilient_mw.core.snapshot import (
     Histogram,
     OverloadSnapshot,
     RouteSnapshot,
+    ShadowRoute,
+    ShadowSnapshot,
     StreamRouteSnapshot,
     StreamSnapshot,
     WebsocketSnapshot,
@@ -67,6 +69,10 @@ FINAL = {
     "resilient_mw_streams_open": ROUTE,
     "resilient_mw_streams_ended_total": ROUTE | {"outcome"},
     "resilient_mw_stream_limit": {"app"},
+    "resilient_mw_shadow_refused_total": ROUTE | {"reason"},
+    "resilient_mw_shadow_queued_total": ROUTE,
+    "resilient_mw_shadow_cancelled_total": ROUTE,
+    "resilient_mw_shadow_outside": {"app"},
 }
 
 
@@ -112,6 +118,9 @@ def complete(app: str = "shop", factor: int = 1, drain_rate: float | None = 2.5)
         "/ws", "normal", 63 * factor, 64 * factor, 0, {"websocket_limit": 65 * factor}, {"completed": 66 * factor}, 0,
         times(), times(),
     )  # fmt: skip
+    would = ShadowRoute(
+        "/items/{id}", "normal", {"queue_full": 72 * factor}, 73 * factor, 74 * factor, times()
+    )  # fmt: skip
     classes = (ClassSnapshot("normal", 21 * factor, 22 * factor), ClassSnapshot("exempt", 23 * factor, 0))
     return AppSnapshot(
         app,
@@ -138,6 +147,7 @@ def complete(app: str = "shop", factor: int = 1, drain_rate: float | None = 2.5)
                 ),
             ),
         ),
+        ShadowSnapshot(("admission",), 71 * factor, (would,)),
     )
 
 
@@ -206,6 +216,10 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("streams_ended_total", *EVENTS, "outcome=completed"): 73,
         ("streams_ended_total", *EVENTS, "outcome=client_disconnect"): 74,
         ("stream_limit", "app=shop"): 71,
+        ("shadow_outside", "app=shop"): 71,
+        ("shadow_refused_total", *ITEM, "reason=queue_full"): 72,
+        ("shadow_queued_total", *ITEM): 73,
+        ("shadow_cancelled_total", *ITEM): 74,
         ("queue_wait_seconds_count", *ITEM): 2,
         ("queue_wait_seconds_sum", *ITEM): 100.002,
         ("queue_wait_seconds_bucket", *ITEM, "le=0.001"): 0,
@@ -248,6 +262,7 @@ def test_applications_of_one_name_are_added_up(registry: CollectorRegistry) -> N
     assert value(registry, "websocket_limit", "app=shop") == 671
     assert value(registry, "streams_open", *EVENTS) == 792
     assert value(registry, "stream_limit", "app=shop") == 781
+    assert value(registry, "shadow_outside", "app=shop") == 781
     assert value(registry, "limit", "app=other") == 3100
     assert value(registry, "draining", "app=other") == 0
     assert value(registry, "drain_rate", "app=other") is None
