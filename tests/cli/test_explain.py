@@ -462,3 +462,18 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "judges_after", "observed",
     ]  # fmt: skip
     assert list(report["warnings"][0]) == ["code", "application", "subject", "text"]
+
+
+def test_what_is_in_shadow_mode_and_what_a_route_needs_is_said(explain: Explain) -> None:
+    app = FASTAPI + "app.add_middleware(ResilienceMiddleware, shadow=['quotas', 'admission'], limit=2)\n"
+    app += "@app.get('/quotes')\n@priority('normal', needs='prices')\ndef quotes(): ...\n"
+    said = explain(app, "--json").app()
+    assert said["shadow"] == ["admission", "quotas"]
+    assert {row["template"]: row["needs"] for row in said["routes"]} == {
+        "/quotes": "prices",
+        "unmatched": None,
+    }
+    text = explain(app).out
+    assert "  shadow         admission, quotas: counted and told, not enforced\n" in text
+    assert "/quotes (needs prices)" in text
+    assert "shadow" not in explain(FASTAPI + "app.add_middleware(ResilienceMiddleware, limit=2)").out
