@@ -263,7 +263,7 @@ FAULTS = (
         "trials[self._trial_number] = now + self._lease\n"
         "        for lost in [each for each, lease in trials.items() if lease <= now]:\n            del trials[lost]",
         (CALLS + "test_breaker.py::test_what_the_holder_of_a_lost_trial_saw_is_still_true",)),
-    Fault("crowd_let_through", BREAKER, "if self._passed + under_way >= most:", "if False:", (
+    Fault("crowd_let_through", BREAKER, "        if not self._has_place(now):", "        if False:", (
         OWNING + "test_b67_a_crowd_of_threads_at_the_end_of_the_open_time",
     )),
     Fault("late_result_of_an_older_state", BREAKER, "if permit.generation != self._generation:", "if False:", (

@@ -58,7 +58,7 @@ WEBSOCKET_FAULTS = (
     Fault("websocket_forgotten_for_ever", OWNER, "        self._catch_up()\n        if now", "        if now", (
         IN_SHELL + "a_forgotten_connection_makes_room_for_the_next",
     )),
-    Fault("websocket_nobody_hears", OWNER, "if decision.reason is not None and self._listeners:", "if decision.reason is None and self._listeners:", (
+    Fault("websocket_nobody_hears", OWNER, "if decision.reason is not None and self._listeners and", "if decision.reason is None and self._listeners and", (
         IN_SHELL + "listeners_hear_of_a_refused_websocket",
     )),
     Fault("websocket_denial_to_everybody", SHELL, 'if DENIAL in (scope.get("extensions") or {}):', "if DENIAL:", (
