@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from resilient_mw.admission.overload_policy import REPORTED, OverloadPolicy, Signal
+from resilient_mw.admission.owner import PolicyOwner
 from resilient_mw.admission.policy_checks import DEFENCES, check_policy
 from resilient_mw.core.cors import Cors
 from resilient_mw.core.deadline import DeadlineRule
@@ -27,34 +28,6 @@ OVERLOAD = OverloadPolicy()
 """What counts as overload unless the policy says otherwise."""
 
 HEALTH_PATHS = ("/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics")
-
-
-class PolicyOwner(Protocol):
-    """What owns the state of a policy."""
-
-    def snapshot(self) -> AppSnapshot:
-        """Return the figures of this instant."""
-        ...
-
-    def drain(self, delay: float | None = None, timeout: float | None = None) -> None:
-        """Begin to stop."""
-        ...
-
-    def drain_on_signal(self, number: int | None) -> None:
-        """Begin to stop at a signal."""
-        ...
-
-    def reload(self, policy: ServerPolicy | None, changes: Mapping[str, Any]) -> ServerPolicy:
-        """Put another policy in force."""
-        ...
-
-    def readiness(self) -> Readiness:
-        """Return whether requests should be sent here."""
-        ...
-
-    def report(self, signal: Signal, reading: float | None, source: str) -> None:
-        """Take the reading of an overload signal."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, kw_only=True)

@@ -2,58 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from asyncio import current_task, get_running_loop
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
-from resilient_mw.admission.decision import ADMITTED, Decision
-from resilient_mw.admission.entry import RouteEntry, Waiter
+from resilient_mw.admission.decision import ADMITTED
 from resilient_mw.asgi.channel import Channel, nothing
 from resilient_mw.asgi.early import must_be_read, read_whole
-from resilient_mw.asgi.edge import CountedBody, TellingHead
 from resilient_mw.asgi.exchange import HttpExchange, surrounding
 from resilient_mw.asgi.head import AsgiHead
 from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, serve_lifespan
-from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
-from resilient_mw.asgi.service import Arrival, LoopService
+from resilient_mw.asgi.middleware_state import Application, MiddlewareState
+from resilient_mw.asgi.service import Arrival
 from resilient_mw.asgi.shadow import ShadowExchange
 from resilient_mw.asgi.stream import StreamExchange
+from resilient_mw.asgi.waiting import wait_for_slot
 from resilient_mw.asgi.websocket import serve_socket
-from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
 from resilient_mw.runtime import switch
-from resilient_mw.runtime.async_gate import AsyncWait
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, reset
-from resilient_mw.runtime.forks import after_fork
-from resilient_mw.runtime.protection import Protection
 
 if TYPE_CHECKING:
     from asgiref.typing import (
         ASGIReceiveCallable,
         ASGISendCallable,
         HTTPScope,
-        Scope,
     )
 
     from resilient_mw.admission.overrides import PolicyOverrides
-
-Application = Callable[[Any, Any, Any], Awaitable[None]]
-"""Any ASGI application. Frameworks type the protocol each in their own way, so the public face takes all of them."""
 
 PREFLIGHT_NAMES = frozenset(name.encode("ascii") for name in PREFLIGHT)
 NAME_OF = itemgetter(0)
 
 
-class ResilienceMiddleware:
+class ResilienceMiddleware(MiddlewareState):
     """Protects an ASGI application: admits, queues or refuses requests, and stops what has become worthless.
 
     Put it outermost. HTTP requests and websockets are guarded; lifespan and unknown scopes pass untouched. A request that
@@ -74,40 +63,7 @@ class ResilienceMiddleware:
     def __init__(
         self, app: Application, policy: ServerPolicy | None = None, **overrides: Unpack[PolicyOverrides]
     ) -> None:
-        self.app = app
-        self._protection = Protection(policy, overrides)
-        self._guard = self._protection.guard
-        self._shadow = self._protection.shadow
-        self._latest: LoopService | None = None
-        self._services: dict[asyncio.AbstractEventLoop, LoopService] = {}
-        self._making = threading.Lock()
-        self._protection.prepared_by(self._prepare)
-        after_fork(self)
-
-    def forked(self) -> None:
-        """Begin anew in a forked child, which has none of the parent's event loops."""
-        self._latest = None
-        self._services = {}
-        self._making = threading.Lock()
-
-    def _prepare(self) -> None:
-        """Prepare what requests read of the policy. Each value is right on its own, next to older ones, too."""
-        policy = self._protection.policy
-        fields = {name.encode("ascii"): name for name in self._protection.fields}
-        self._fields = fields
-        self._field_names = frozenset(fields)
-        self._tells = self._protection.tells
-        self._refusals = prepare_refusals(policy.cors)
-        self._debug = policy.debug  # the common answer asks the guard nothing
-        with self._making:  # nobody makes a service of the older answers meanwhile
-            self._stopped = prepare_stopped(policy.cors)
-            for service in self._services.values():
-                service.stopped = self._stopped
-
-    @property
-    def protection(self) -> Protection:
-        """What protects the application: its policy, its guard and its routes."""
-        return self._protection
+        super().__init__(app, policy, overrides)
 
     async def __call__(  # noqa: C901, PLR0912  on the way of every request: calls would cost
         self, scope: Any, receive: Any, send: Any
@@ -235,7 +191,7 @@ class ResilienceMiddleware:
         decision, channel = arrival.decision, None
         if decision.waiter is not None:
             channel = Channel(receive, nothing, copy_context())
-            granted = await self._wait(decision.waiter, channel)
+            granted = await wait_for_slot(self._guard, decision.waiter, channel)
             if granted is None:
                 return None  # The caller has gone: nobody reads an answer.
             decision = granted
@@ -266,55 +222,3 @@ class ResilienceMiddleware:
                 await self.app(scope, receive, send)
             finally:
                 reset(token)
-
-    def _established(self, scope: HTTPScope, entry: RouteEntry, now: float, lag: float) -> float:
-        """Return the deadline of a request that says something about it, or that had to wait for the loop."""
-        names = self._fields
-        fields = [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
-        head = AsgiHead(scope)
-        forwarded = head.values("x-forwarded-for") if self._protection.policy.trusted_hops else ()
-        return self._protection.deadline_at(now, entry, fields, head.peer, forwarded, lag)
-
-    def _surrounded(self, exchange: HttpExchange) -> tuple[Any, Any]:
-        """Return the `receive` and `send` of an application whose route or policy asks for more."""
-        receive: Any = exchange.receive
-        send: Any = exchange.send
-        if exchange.entry.max_body is not None:
-            receive = CountedBody(exchange, exchange.entry.max_body).receive
-        if self._tells is not None:
-            send = TellingHead(exchange, self._tells).send
-        return receive, send
-
-    async def _wait(self, waiter: Waiter, channel: Channel) -> Decision | None:
-        """Wait for a slot while listening for the disconnect; None if the caller has gone."""
-        wait = AsyncWait(self._guard, waiter, asyncio.get_running_loop())
-        channel.on_disconnect = wait.abandon
-        admitted = False
-        try:
-            channel.listen()
-            decision = await wait.wait()
-            admitted = decision is not None and decision.admitted
-            if channel.disconnected:
-                # He left at the instant at which the wait ended.
-                if admitted:
-                    left = CancelReason.CLIENT_DISCONNECT.value
-                    self._guard.end(waiter.route, waiter.cost, left, 0.0, waiter.tenant)
-                    self._guard.streams.left(waiter)
-                    admitted = False
-                return None
-        finally:
-            if not admitted:
-                channel.stop()
-        return decision
-
-    def _start(self, scope: Scope) -> None:
-        self._protection.start([scope.get("app"), self.app], inside=self.app)
-
-    def _service(self, loop: asyncio.AbstractEventLoop) -> LoopService:
-        with self._making:
-            service = self._services.get(loop)
-            if service is None:
-                self._services = {each: kept for each, kept in self._services.items() if not each.is_closed()}
-                service = self._services[loop] = LoopService(loop, self._guard, self._stopped)
-            self._latest = service  # one value: threads with a loop each never see half of another's
-        return service
