@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 FEW, MORE = 100, 600
-MOST = 60_000
+MOST = 50_000
 """Instructions that an admitted ASGI request may add: what it adds today, and some room for other builds of Python."""
 
 CASES = ("raw", "no-op wrapper", "admitted", "refused")

@@ -234,7 +234,7 @@ FAULTS = (
         "tests/runtime/test_thread_gate.py::test_an_interrupt_between_the_grant_and_the_wake_up_gives_the_slot_back",
     )),
     Fault("lock_taken_by_the_garbage_collector", ASYNC_GATE,
-        "guard.later(partial(guard.leave, waiter))", "guard.leave(waiter)",
+        "self._later(partial(guard.leave, waiter))", "guard.leave(waiter)",
         ("tests/runtime/test_forgotten.py::test_a_forgotten_waiter_is_taken_back_by_the_next_arrival",)),
     Fault("timer_left_behind", ASYNC_GATE, "timer.cancel()", "pass", (
         "tests/runtime/test_async_gate.py::test_a_waiter_starts_at_the_instant_of_the_release",

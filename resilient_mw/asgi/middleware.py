@@ -100,7 +100,7 @@ class ResilienceMiddleware(MiddlewareState):
                 exchange.over(None)
         except GeneratorExit:
             # The garbage collector ends a forgotten request, at any allocation, also under the guard's lock.
-            release = partial(self._guard.later, release)
+            release = partial(exchange.service.later, release)
             exchange.failed = True
             raise
         except BaseException as error:

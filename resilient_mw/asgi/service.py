@@ -26,9 +26,10 @@ class LoopService:
         clock: the one clock.
         supervisor: watches over them.
         stopped: the answers to requests whose work was stopped. Others after a reload.
+        later: that of the guard in this process: in a forked child the guard has another one.
     """
 
-    __slots__ = ("clock", "guard", "loop", "stopped", "supervisor")
+    __slots__ = ("clock", "guard", "later", "loop", "stopped", "supervisor")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, guard: Guard, stopped: Mapping[CancelReason, Refusal]
@@ -38,6 +39,7 @@ class LoopService:
         self.clock = guard.clock
         self.supervisor = Supervisor(loop, guard.clock, guard.overload, guard.lifecycle)
         self.stopped = stopped
+        self.later = guard.later
 
 
 class Arrival:

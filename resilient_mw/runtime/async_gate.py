@@ -14,10 +14,11 @@ from resilient_mw.runtime.guard import Guard
 class AsyncWait:
     """The wait of one queued request on an event loop. Each waiter is its own timer."""
 
-    __slots__ = ("_future", "_guard", "_loop", "_thread", "_timer", "_waiter")
+    __slots__ = ("_future", "_guard", "_later", "_loop", "_thread", "_timer", "_waiter")
 
     def __init__(self, guard: Guard, waiter: Waiter, loop: asyncio.AbstractEventLoop) -> None:
         self._guard = guard
+        self._later = guard.later  # of this process: a forked child has another one
         self._waiter = waiter
         self._loop = loop
         self._thread = threading.get_ident()
@@ -37,7 +38,7 @@ class AsyncWait:
                 return None
         except GeneratorExit:
             # The garbage collector ends a forgotten task, at any allocation, also under the guard's lock.
-            guard.later(partial(guard.leave, waiter))
+            self._later(partial(guard.leave, waiter))
             raise
         except BaseException:
             guard.leave(waiter)

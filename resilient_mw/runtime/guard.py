@@ -57,7 +57,7 @@ class Guard(GuardState):
         finally:
             self._lock.release()
         if decision is not ADMITTED:
-            if decision.reason is not None and self.listeners:
+            if decision.reason is not None:
                 self._tell_refused(entry, decision.reason, 0.0)
             if decision.settled:
                 self._wake(decision.settled)
@@ -117,14 +117,6 @@ class Guard(GuardState):
         self._wake(settled)
         if self.overload.crowded:
             self.overload.thin_out()
-
-    def later(self, call: Callable[[], None]) -> None:
-        """Have something done by whoever uses the guard next.
-
-        For the garbage collector, which may end a forgotten request at any allocation, also while this thread holds
-        the lock: so this takes none.
-        """
-        self._later.append(call)
 
     def _catch_up(self) -> None:
         while True:

@@ -37,6 +37,8 @@ class GuardState(Operations):
         lifecycle: whether it is starting or about to stop.
         websockets: those that are open; None: they pass untouched.
         streams: those that are open, beside the slots.
+        later: has something done by whoever uses the guard next. For the garbage collector, which may end a forgotten request
+            at any allocation, also while this thread holds the lock: so this takes none.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class GuardState(Operations):
         self.streams = Streams(policy.stream_limit)
         self._ignored: dict[str, int] = {}
         self._later: deque[Callable[[], None]] = deque()
+        self.later: Callable[[Callable[[], None]], None] = self._later.append
         ports.register(self)
         after_fork(self)
 
@@ -82,7 +85,9 @@ class GuardState(Operations):
         self._rng.seed()  # or all children would tell callers to come back at the same time
         self._lock = threading.Lock()
         self._ignored.clear()
-        self._later.clear()
+        # Requests of the parent that the garbage collector finds here still know the older one: nobody looks there.
+        self._later = deque()
+        self.later = self._later.append
         self.listeners.errors = 0
         self.entries.forget()
         self.controller = AdmissionController(self.policy, self._rng)

@@ -77,7 +77,7 @@ class ResilienceMiddleware:
 
     def forked(self) -> None:
         """Begin anew in a forked child: what was abandoned was the parent's."""
-        self._abandoned.clear()
+        self._abandoned = deque()  # the parent's runs still know the older one, which nobody looks at
         self._starting = threading.Lock()
 
     def _prepare(self) -> None:

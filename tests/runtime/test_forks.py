@@ -7,8 +7,9 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from resilient_mw.runtime.dependency_owner import owner_of
 from resilient_mw.runtime.guard import Guard, guard_of
 from resilient_mw.testing import ScriptedWSGI
 from resilient_mw.wsgi import ResilienceMiddleware
-from tests.asgi.driver import Request
+from tests.asgi.driver import Request, http_scope
 from tests.asgi.driver import hello as asgi_hello
 from tests.wsgi.helpers import Blocking, hello
 
@@ -195,6 +196,48 @@ async def test_b94_a_child_has_none_of_the_parents_loops_and_does_not_drain_with
 
     assert in_child(child) == [0, [], "200 OK"]
     lifecycle.ends(span)
+
+
+async def test_b94_requests_of_the_parent_that_are_forgotten_in_the_child_give_nothing_back_there() -> None:
+    policy = ServerPolicy(limit=1, queue=1)
+
+    async def suspend(*_: Any) -> None:
+        await Suspended()
+
+    serving = [Asgi(suspend, policy)(http_scope(), receive_nothing, drop) for _ in range(2)]
+    for each in serving:
+        copy_context().run(each.send, None)  # the first one runs, the second one waits
+    assert policy.snapshot().classes[1].slots == policy.snapshot().classes[1].queued == 1
+
+    def child() -> Any:
+        held = ScriptedWSGI(ResilienceMiddleware(hello, policy)).call()
+        for each in serving:
+            each.close()
+        policy.snapshot()
+        taken = policy.snapshot().classes[1].slots
+        held.read()
+        held.close()
+        return [taken, policy.snapshot().classes[1].slots, policy.snapshot().guard_errors]
+
+    assert in_child(child) == [1, 0, 0]
+    for each in serving:
+        each.close()
+    assert [each.slots for each in policy.snapshot().classes[:3]] == [0, 0, 0]
+
+
+class Suspended:
+    """Suspends whoever awaits it, and nobody comes to wake him."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def receive_nothing() -> Any:
+    await Suspended()
+
+
+async def drop(message: Any) -> None:
+    pass
 
 
 def test_b94_a_child_has_none_of_the_parents_websockets_and_a_lock_of_its_own(
