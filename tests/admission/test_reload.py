@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resilient_mw.admission.config import ServerPolicy
@@ -273,6 +273,7 @@ class Day:
             assert first is None or not controller.slots.fits(state, first.cost)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_slots_are_neither_lost_nor_made_whatever_is_reloaded_when(seed: int) -> None:
     day = Day(seed)
