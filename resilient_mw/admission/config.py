@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from resilient_mw.admission.head_rule import TenantOf
 from resilient_mw.admission.overload_policy import REPORTED, OverloadPolicy, Signal
 from resilient_mw.admission.owner import PolicyOwner
 from resilient_mw.admission.policy_checks import DEFENCES, check_policy
@@ -66,6 +67,8 @@ class ServerPolicy:
         shadow: the defences that only report what they would have done: `admission`, `deadlines`, `quotas`. True: all of
             them; False or empty: none.
         routes: rules by path; the first that matches decides, before marks.
+        tenant: on whose behalf a request comes: the name of a header, or a function of the request's head such as
+            `resilient_mw.admission.head_rule.tenant_from_scope("user", "tenant_id")`. None: nobody's in particular.
         overload: what counts as overload, for shedding, cheaper variants and readiness. None: nothing is measured.
         listeners: called with each event, outside every lock; an error in one is counted and does no harm.
         name: names the application in metrics.
@@ -104,6 +107,7 @@ class ServerPolicy:
     deadline_response_header: str | None = None
     shadow: Collection[str] | bool = ()
     routes: Sequence[RouteRule] = ()
+    tenant: str | TenantOf | None = None
     overload: OverloadPolicy | None = OVERLOAD
     listeners: Sequence[Callable[[Event], None]] = ()
     name: str = "app"
@@ -132,7 +136,7 @@ class ServerPolicy:
                 f"{where} names the priority class {mark.priority!r}, which does not exist: "
                 f"it must be one of {[*names, EXEMPT]}"
             )
-        if mark.cost is not None and mark.priority != EXEMPT:
+        if isinstance(mark.cost, int) and mark.priority != EXEMPT:
             most = self.most_cost(self.default_class if mark.priority is None else mark.priority)
             if mark.cost > most:
                 raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 
+from resilient_mw.admission.head_rule import HeadRule
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import Histogram, RouteSnapshot
@@ -21,12 +22,13 @@ class RouteEntry:
         template: the route template (a metric label).
         priority: name of the class, or `exempt`.
         rank: index of the class in the policy; -1 for `exempt`.
-        cost: slots that one request takes.
+        cost: slots that one request takes where no function of its head decides.
         deadline: the complete deadline rule of the route.
         budget: seconds that a caller gets who sends no deadline.
         max_body: bytes of the largest request body; None: any.
         needs: name of the dependency that it cannot do without.
         degradable: whether a cheaper variant can answer while that one is not available.
+        head_rule: what the head of a request decides; None: nothing.
         plain: whether path and method say all that decides about a request; else more of its head is looked at.
         runs: seconds of completed runs that have not been learned from.
         stream: how a request is treated that lasts; None: as every other one.
@@ -39,6 +41,7 @@ class RouteEntry:
         "cost",
         "deadline",
         "degradable",
+        "head_rule",
         "late",
         "left",
         "max_body",
@@ -67,6 +70,7 @@ class RouteEntry:
         stream: StreamRule | None = None,
         needs: str | None = None,
         degradable: bool = False,
+        head_rule: HeadRule | None = None,
     ) -> None:
         self.template = template
         self.priority = priority
@@ -78,7 +82,8 @@ class RouteEntry:
         self.stream = stream
         self.needs = needs
         self.degradable = degradable
-        self.plain = max_body is None and stream is None and needs is None
+        self.head_rule = head_rule
+        self.plain = max_body is None and stream is None and needs is None and head_rule is None
         self.refused: dict[Reason, int] = {}
         self.outcomes: dict[str, int] = {}
         self.forget()

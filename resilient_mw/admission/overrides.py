@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TypedDict
 
+from resilient_mw.admission.head_rule import TenantOf
 from resilient_mw.admission.overload_policy import OverloadPolicy
 from resilient_mw.core.events import Event
 from resilient_mw.core.priority import PriorityClass
@@ -34,6 +35,7 @@ class PolicyOverrides(TypedDict, total=False):
     deadline_response_header: str | None
     shadow: Collection[str] | bool
     routes: Sequence[RouteRule]
+    tenant: str | TenantOf | None
     overload: OverloadPolicy | None
     listeners: Sequence[Callable[[Event], None]]
     name: str

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from resilient_mw.admission.overload_policy import OverloadPolicy
+from resilient_mw.admission.tenant_checks import check_tenants
 from resilient_mw.core.checks import (
     require_field_name,
     require_flag,
@@ -69,6 +70,7 @@ def check_policy(policy: ServerPolicy) -> None:
     require_number("drain_delay", policy.drain_delay, low=0, high=3600)
     require_number("drain_timeout", policy.drain_timeout, low=0, high=86_400)
     require_number("blocked_after", policy.blocked_after, low=0.1, high=3600)
+    check_tenants(policy)
 
 
 def _check_deadlines(policy: ServerPolicy) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.admission.head_rule import HeadRule, tenant_rule
 from resilient_mw.core.cors import PREFLIGHT_LABEL
 from resilient_mw.core.marks import Mark, unreached_marks
 from resilient_mw.core.priority import EXEMPT
@@ -20,27 +21,36 @@ WEBSOCKET_METHOD = "WEBSOCKET"
 class RouteEntries:
     """All route entries of one policy: the same treatment of the same template is one entry, so labels stay bounded."""
 
-    __slots__ = ("_entries", "_policy", "_ranks")
+    __slots__ = ("_entries", "_policy", "_ranks", "_tenant_of")
 
     def __init__(self, policy: ServerPolicy) -> None:
         self._policy = policy
         self._ranks = {each.name: rank for rank, each in enumerate(policy.classes)} | {EXEMPT: -1}
-        self._entries: dict[tuple[str, Mark], RouteEntry] = {}
+        self._tenant_of = tenant_rule(policy.tenant)
+        self._entries: dict[tuple[object, ...], RouteEntry] = {}
 
     def get(self, template: str, mark: Mark) -> RouteEntry:
         """Return the entry for a template that is treated as `mark` says, the policy filling its gaps."""
         policy = self._policy
         priority = policy.default_class if mark.priority is None else mark.priority
-        cost = 1 if mark.cost is None else mark.cost
+        cost = mark.cost if isinstance(mark.cost, int) else 1
+        cost_of = None if mark.cost is None or isinstance(mark.cost, int) else mark.cost
         deadline = policy.deadline if mark.deadline is None else mark.deadline.over(policy.deadline)
         max_body = policy.max_body if mark.max_body is None else mark.max_body
         stream = None if mark.stream is None else mark.stream.effective(exempt=priority == EXEMPT)
         needs = None if priority == EXEMPT else mark.needs  # what is exempt is never refused for load
         # Only what needs something has to know whether it can do without.
         degradable = bool(mark.degradable) and needs is not None
-        key = (template, Mark(priority, cost, deadline, max_body, stream, needs, degradable))
+        tenant = policy.tenant
+        head: tuple[object, ...] | None = None
+        if priority != EXEMPT and (cost_of is not None or tenant is not None):
+            # By their identity: functions need not be hashable, and the entry keeps them alive.
+            who = tenant if isinstance(tenant, str) else id(tenant)
+            head = (who, id(cost_of), policy.most_cost(priority))
+        key = (template, Mark(priority, cost, deadline, max_body, stream, needs, degradable), head)
         entry = self._entries.get(key)
         if entry is None:
+            rule = None if head is None else HeadRule(self._tenant_of, cost_of, policy.most_cost(priority))
             # setdefault is atomic: two threads that come first at once get the same entry.
             entry = self._entries.setdefault(
                 key,
@@ -54,6 +64,7 @@ class RouteEntries:
                     stream,
                     needs,
                     degradable,
+                    rule,
                 ),
             )
         return entry

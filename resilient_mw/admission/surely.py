@@ -19,7 +19,7 @@ def surely_refused(controller: AdmissionController, now: float, route: RouteEntr
 
     It is not where an arrival might settle waiters and then find room, or find that the limit has grown. Nothing changes.
     """
-    if route.rank < 0:
+    if route.rank < 0 or route.head_rule is not None:  # the tenant, which may push one of another out
         return None
     if now >= controller.refuse_from:
         return Reason.DRAINING

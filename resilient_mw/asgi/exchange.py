@@ -54,6 +54,7 @@ class HttpExchange(Supervised):
         "failed",
         "left",
         "service",
+        "tenant",
     )
     _guard: Guard
 
@@ -94,6 +95,7 @@ class HttpExchange(Supervised):
         self._guard = service.guard
         self.entry = entry
         self._cost = cost
+        self.tenant: str | None = None  # set by who knows of one
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -240,9 +242,9 @@ class HttpExchange(Supervised):
         guard = self._guard
         reason = self.reason
         if reason is None:
-            guard.end(self.entry, self._cost, ERROR if self.failed else COMPLETED, ran)
+            guard.end(self.entry, self._cost, ERROR if self.failed else COMPLETED, ran, self.tenant)
             return
-        guard.end(self.entry, self._cost, reason.value, ran)
+        guard.end(self.entry, self._cost, reason.value, ran, self.tenant)
         guard.cancelled(self.entry, reason, ran)
 
     # -- two of ours ---------------------------------------------------------------------------------------------------

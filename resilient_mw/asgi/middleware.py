@@ -167,7 +167,9 @@ class ResilienceMiddleware(MiddlewareState):
             if entry.plain:
                 decision, cost = guard.arrive(entry, now, deadline_at), entry.cost
             else:
-                decision, cost = protection.arrive(entry, AsgiHead(scope), now, deadline_at)
+                decision, cost, tenant = protection.arrive(entry, AsgiHead(scope), now, deadline_at)
+                if tenant is not None:
+                    return Arrival(decision, task, service, entry, cost, deadline_at, outer, tenant)
                 if decision is ADMITTED and entry.stream is not None:
                     return StreamExchange(
                         task, service, entry, cost, deadline_at, now, scope, receive, send, None, outer
@@ -202,10 +204,12 @@ class ResilienceMiddleware(MiddlewareState):
         make: Any = HttpExchange if arrival.entry.stream is None else StreamExchange
         if self._shadow is not None:
             make = partial(ShadowExchange, self._shadow, arrival.decision)
-        return make(  # type: ignore[no-any-return]
+        exchange: HttpExchange = make(
             arrival.task, arrival.service, arrival.entry, arrival.cost, arrival.deadline_at,
             self._guard.clock.now(), scope, receive, send, channel, arrival.outer,
         )  # fmt: skip
+        exchange.tenant = arrival.tenant
+        return exchange
 
     async def _unguarded(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve what is no HTTP request, or any scope while the middleware is switched off."""

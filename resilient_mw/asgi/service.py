@@ -43,9 +43,9 @@ class LoopService:
 
 
 class Arrival:
-    """A request that was not admitted at once: what is needed when its wait is over, or to refuse it."""
+    """A request that was not admitted at once, or comes for a tenant: what is needed when its wait is over, or to refuse it."""
 
-    __slots__ = ("cost", "deadline_at", "decision", "entry", "outer", "service", "task")
+    __slots__ = ("cost", "deadline_at", "decision", "entry", "outer", "service", "task", "tenant")
 
     def __init__(  # noqa: PLR0917  the facts of one decision, in the order in which they are found
         self,
@@ -56,6 +56,7 @@ class Arrival:
         cost: int,
         deadline_at: float,
         outer: HttpExchange | None,
+        tenant: str | None = None,
     ) -> None:
         self.decision = decision
         self.task = task
@@ -64,3 +65,4 @@ class Arrival:
         self.cost = cost
         self.deadline_at = deadline_at
         self.outer = outer
+        self.tenant = tenant

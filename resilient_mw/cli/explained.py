@@ -9,6 +9,7 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.cli.explained_calls import DependencyReport, dependency_report
 from resilient_mw.cli.facts import AppFacts, Facts, Question
 from resilient_mw.cli.treatments import Treatment, budget_without_header, longest_wait, mean, treatments
+from resilient_mw.cli.words import function_name
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.snapshot import AppSnapshot, Histogram
 
@@ -60,6 +61,7 @@ class AppReport:
         classes: highest rank first.
         routes: how requests are treated.
         routes_known: whether a route source knows the application; if not, `routes` are the rules of the policy.
+        tenant: how the tenant of a request is found; None: there are none.
         websockets: routes that take websockets.
         websocket_limit: most that are open at once in one process; None: they pass untouched.
         stream_limit: most streams that are open at once in one process.
@@ -91,6 +93,7 @@ class AppReport:
     classes: tuple[ClassFigures, ...]
     routes: tuple[Treatment, ...]
     routes_known: bool
+    tenant: str | None
     websockets: tuple[str, ...]
     websocket_limit: int | None
     stream_limit: int
@@ -164,6 +167,7 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         classes=_classes(policy, service_time),
         routes=treatments(facts),
         routes_known=facts.routes is not None,
+        tenant=_tenant(policy),
         websockets=facts.websockets,
         websocket_limit=policy.websocket_limit if facts.protocol == "asgi" else None,
         stream_limit=policy.stream_limit,
@@ -180,6 +184,13 @@ def _service_time(snapshot: AppSnapshot, question: Question) -> tuple[float | No
             runs.merge(route.run)
     observed = mean(runs)
     return observed, None if observed is None else OBSERVED
+
+
+def _tenant(policy: ServerPolicy) -> str | None:
+    tenant = policy.tenant
+    if tenant is None:
+        return None
+    return f"header {tenant}" if isinstance(tenant, str) else function_name(tenant)
 
 
 def _classes(policy: ServerPolicy, service_time: float | None) -> tuple[ClassFigures, ...]:

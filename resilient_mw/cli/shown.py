@@ -97,6 +97,8 @@ def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
         yield f"  shadow         {', '.join(app.shadow)}: counted and told, not enforced"
     yield f"  limit          {counted(app.slots, 'slot')}, {app.exempt_limit} more for exempt requests"
     yield f"  queue          {counted(app.queue, 'place')}, each for {seconds(app.longest_wait)} at most ({bound})"
+    if app.tenant is not None:
+        yield f"  tenants        by {app.tenant}, in turns"
     if app.service_time is None or app.rate is None or app.drain is None or app.rate_of_all is None:
         yield "  rate           unknown: say --service-time SECONDS, what a request typically takes"
     else:
@@ -139,12 +141,18 @@ def _route(row: Treatment) -> tuple[str, ...]:
         (template if row.where is None else f"{template} (only {row.where})")
         + ("" if row.needs is None else f" (needs {row.needs})"),
         row.priority,
-        "-" if row.exempt else str(row.cost),
+        _cost(row),
         seconds(row.budget),
         f"{number(row.deadline_minimum)}..{seconds(row.deadline_maximum)}",
         seconds(row.longest_wait, none="-"),
         _sources(row),
     )
+
+
+def _cost(row: Treatment) -> str:
+    if row.exempt:
+        return "-"
+    return str(row.cost) if row.cost_function is None else row.cost_function
 
 
 def _is_implied(row: Treatment, rows: Sequence[Treatment]) -> bool:

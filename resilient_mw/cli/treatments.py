@@ -10,8 +10,10 @@ import re
 from dataclasses import dataclass
 
 from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.admission.routing import READING, RouteEntries
 from resilient_mw.cli.facts import AppFacts, RouteFact
+from resilient_mw.cli.words import function_name
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import EXEMPT
@@ -40,7 +42,8 @@ class Treatment:
         methods: HTTP methods, sorted; None: any.
         where: the path of the rule, if it covers only some of the route's paths.
         priority: the class, or `exempt`.
-        cost: slots.
+        cost: slots; 1 where a function decides.
+        cost_function: the function of the request's head that decides the slots; None: there is none.
         deadline_default, deadline_minimum, deadline_maximum: seconds.
         budget: seconds that a caller gets who sends none.
         longest_wait: seconds in the queue for that caller; None for exempt routes, which never wait.
@@ -59,6 +62,7 @@ class Treatment:
     where: str | None
     priority: str
     cost: int
+    cost_function: str | None
     deadline_default: float
     deadline_minimum: float
     deadline_maximum: float
@@ -197,6 +201,7 @@ class _Maker:
             where=where,
             priority=entry.priority,
             cost=entry.cost,
+            cost_function=_cost_function(entry),
             deadline_default=default,
             deadline_minimum=minimum,
             deadline_maximum=maximum,
@@ -217,6 +222,11 @@ def _source(field: str, rule: RouteRule | None, mark: Mark | None, own: str) -> 
     if rule is not None and getattr(rule.mark, field) is not None:
         return f"rule {rule.path!r}"
     return DEFAULT if getattr(mark, field, None) is None else own
+
+
+def _cost_function(entry: RouteEntry) -> str | None:
+    rule = entry.head_rule
+    return None if rule is None or rule.cost_of is None else function_name(rule.cost_of)
 
 
 def _numbers(rule: DeadlineRule) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""How numbers are written for people."""
+"""How numbers and functions are written for people."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ def seconds(value: float | None, none: str = "no bound") -> str:
 def counted(value: int, what: str, plural: str = "") -> str:
     """Return a count of things, such as `2 slots`; the plural is made with an s where none is given."""
     return f"{value} {what if value == 1 else plural or what + 's'}"
+
+
+def function_name(function: object) -> str:
+    """Return how a function is called where it is written."""
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name).rpartition("<locals>.")[2]

@@ -6,6 +6,8 @@ import math
 import string
 
 FIELD_NAME = frozenset(string.ascii_letters + string.digits + "-")
+COROUTINE = 0x80
+"""The flag of coroutine functions in `co_flags`."""
 
 
 def require_number(field: str, value: object, *, low: float = 0.0, high: float = math.inf) -> float:
@@ -35,6 +37,36 @@ def require_integer(field: str, value: object, *, low: int, high: int | None = N
             f"{field}={value!r} is not allowed: it must be a whole number {_range(low, math.inf if high is None else high)}"
         )
     return value
+
+
+def require_function(field: str, value: object, of: str) -> None:
+    """Check that `value` can be called, and is no coroutine function.
+
+    Args:
+        field: its name.
+        value: what is to be checked.
+        of: of what it is a function, for the text.
+
+    Raises:
+        ValueError: naming the field and the value.
+    """
+    flags = getattr(getattr(value, "__code__", None), "co_flags", 0)
+    if not callable(value) or flags & COROUTINE:
+        raise ValueError(
+            f"{field}={value!r} is not allowed: it must be a function, not an async one, of {of}"
+        )
+
+
+def require_cost(field: str, value: object) -> None:
+    """Check the cost of a route: a whole number of at least 1, or a function of the request's head.
+
+    Raises:
+        ValueError: naming the field and the value.
+    """
+    if callable(value):
+        require_function(field, value, "the request's head")
+    else:
+        require_integer(field, value, low=1)
 
 
 def require_name(field: str, value: object) -> str:

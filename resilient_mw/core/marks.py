@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from resilient_mw.core.checks import require_integer, require_name, require_number
+from resilient_mw.core.checks import require_cost, require_name, require_number
 from resilient_mw.core.deadline import DeadlineRule
+from resilient_mw.core.head import RequestHead
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.streams import StreamRule, stream_rule
 
 Target = TypeVar("Target")
+
+Cost = int | Callable[[RequestHead], int]
+"""Slots that a request takes, or what finds them from its head."""
 
 ATTRIBUTE = "__resilient_mw_mark__"
 
@@ -27,7 +31,7 @@ class Mark:
 
     Attributes:
         priority: class name, `exempt` included.
-        cost: slots that one request takes.
+        cost: slots that one request takes, or a function of its head.
         deadline: the route's own deadline rule.
         max_body: bytes of the largest request body.
         stream: for how long the slot is held, and what the deadline covers.
@@ -36,7 +40,7 @@ class Mark:
     """
 
     priority: str | None = None
-    cost: int | None = None
+    cost: Cost | None = None
     deadline: DeadlineRule | None = None
     max_body: int | None = None
     stream: StreamRule | None = None
@@ -65,14 +69,16 @@ _marked: list[weakref.ref[object]] = []
 
 
 def priority(
-    name: str, *, cost: int | None = None, slot: str | None = None, needs: str | None = None
+    name: str, *, cost: Cost | None = None, slot: str | None = None, needs: str | None = None
 ) -> Callable[[Target], Target]:
     """Put an endpoint or a router into a priority class.
 
     Args:
         name: the class: `critical`, `normal`, `sheddable`, or one that the policy defines. An unmarked route is
             `normal`.
-        cost: slots that one request takes; 1 by default. Give an expensive route more.
+        cost: slots that one request takes; 1 by default. Give an expensive route more. Or a function of the
+            request's head (`resilient_mw.core.head.RequestHead`) that returns them: at least 1, and at most what the
+            class can have, is taken; while it fails, 1.
         slot: `"head"`: the slot is given back when the head of the response has been sent, for streams; `"body"`, the
             default: when the work has stopped.
         needs: name of the `Dependency` that it cannot do without: while the circuit of that one is open, requests are
@@ -84,7 +90,7 @@ def priority(
     """
     require_name("priority", name)
     if cost is not None:
-        require_integer("cost", cost, low=1)
+        require_cost("cost", cost)
     if needs is not None:
         require_name("needs", needs)
     stream = stream_rule(slot=("priority.slot", slot))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from resilient_mw.core.checks import require_integer, require_name
+from resilient_mw.core.checks import require_cost, require_integer, require_name
 from resilient_mw.core.deadline import DeadlineRule
-from resilient_mw.core.marks import Mark, deadline_rule
+from resilient_mw.core.marks import Cost, Mark, deadline_rule
 from resilient_mw.core.streams import stream_rule
 
 UNMATCHED = "unmatched"
@@ -33,7 +33,7 @@ class RouteRule:
         path: `/reports`, `/reports/{id}` or `/reports/*` (everything below, and `/reports` itself).
         methods: HTTP methods; none given: all.
         priority: class name, or `exempt`.
-        cost: slots that one request takes.
+        cost: slots that one request takes, or a function of its head, as in `@priority`.
         deadline_default, deadline_minimum, deadline_maximum: seconds, as in `ServerPolicy`.
         max_body: bytes of the largest request body, as in `ServerPolicy`; may be more or less than there.
         slot, deadline_covers, deadline_idle: for requests that last, as `slot` of `priority()`, and `covers` and `idle` of
@@ -52,7 +52,7 @@ class RouteRule:
         *,
         methods: Sequence[str] = (),
         priority: str | None = None,
-        cost: int | None = None,
+        cost: Cost | None = None,
         deadline_default: float | None = None,
         deadline_minimum: float | None = None,
         deadline_maximum: float | None = None,
@@ -67,7 +67,7 @@ class RouteRule:
         if priority is not None:
             require_name("RouteRule.priority", priority)
         if cost is not None:
-            require_integer("RouteRule.cost", cost, low=1)
+            require_cost("RouteRule.cost", cost)
         if max_body is not None:
             require_integer("RouteRule.max_body", max_body, low=0)
         if needs is not None:

@@ -16,6 +16,7 @@ from weakref import WeakMethod, WeakSet
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.admission.head_rule import INVALID, HeadRule
 from resilient_mw.admission.policy_checks import DEADLINES
 from resilient_mw.admission.routing import RouteEntries, RouteTable, unreached
 from resilient_mw.core.errors import ResilienceWarning
@@ -201,8 +202,8 @@ class Protection:
 
     def arrive(
         self, entry: RouteEntry, head: RequestHead, now: float, deadline_at: float
-    ) -> tuple[Decision, int]:
-        """Decide about a request of a route that is not plain; return the decision and the slots that it takes.
+    ) -> tuple[Decision, int, str | None]:
+        """Decide about a request of a route that is not plain; also return the slots that it takes, and its tenant.
 
         Args:
             entry: how it is treated.
@@ -210,24 +211,44 @@ class Protection:
             now: the instant of arrival.
             deadline_at: the instant at which it stops being worth the work.
         """
-        stream = entry.stream
-        if stream is not None and stream.slot == HEAD and self.shadow is None:
-            decided = self.guard.streams.arrive(partial(self._decide, entry, head, now, deadline_at))
-            return decided or (self.guard.refuse(entry, now, Reason.STREAM_LIMIT), entry.cost)
-        return self._decide(entry, head, now, deadline_at)
-
-    def _decide(
-        self, entry: RouteEntry, head: RequestHead, now: float, deadline_at: float
-    ) -> tuple[Decision, int]:
         if entry.max_body is not None:
             size = parse_content_length(head.values("content-length"))
             if size is not None and size > entry.max_body:
-                return self.guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry.cost
+                return self.guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry.cost, None
         if entry.needs is not None:
             decision = refused_for_need(self.guard, entry, entry.needs, now, self.shadow)
             if decision is not None:
-                return decision, entry.cost
-        return self.guard.arrive(entry, now, deadline_at), entry.cost
+                return decision, entry.cost, None
+        cost, tenant = entry.cost, None
+        if entry.head_rule is not None:
+            cost, tenant = self._ask_head(entry, entry.head_rule, head)
+        return self._admit(entry, now, deadline_at, cost, tenant), cost, tenant
+
+    def _admit(
+        self, entry: RouteEntry, now: float, deadline_at: float, cost: int, tenant: str | None
+    ) -> Decision:
+        """Let a request arrive for which only load can matter."""
+        stream = entry.stream
+        if stream is None or stream.slot != HEAD or self.shadow is not None:
+            return self.guard.arrive(entry, now, deadline_at, cost, tenant)
+        arrive = partial(self.guard.arrive, entry, now, deadline_at, cost, tenant)
+        return self.guard.streams.arrive(arrive) or self.guard.refuse(entry, now, Reason.STREAM_LIMIT)
+
+    def _ask_head(self, entry: RouteEntry, rule: HeadRule, head: RequestHead) -> tuple[int, str | None]:
+        """Return slots and tenant of a request; one slot, or no tenant, if the user's function fails (fail open)."""
+        listeners = self.guard.listeners
+        cost, tenant = entry.cost, None
+        try:
+            cost = rule.cost(head, entry.cost)
+        except Exception as error:  # noqa: BLE001  the user's function
+            listeners.failed("cost function", error)
+        try:
+            tenant = rule.tenant(head)
+        except Exception as error:  # noqa: BLE001  the user's function
+            listeners.failed("tenant function", error)
+        if tenant == INVALID and isinstance(self.policy.tenant, str):
+            self.guard.ignored((self.policy.tenant.lower(),))
+        return cost, tenant
 
     def _trusts(self, peer: str | None) -> bool:
         try:

@@ -31,18 +31,18 @@ class Streams:
         with self._lock:
             self._streams.limit = limit
 
-    def arrive(self, decide: Callable[[], tuple[Decision, int]]) -> tuple[Decision, int] | None:
+    def arrive(self, decide: Callable[[], Decision]) -> Decision | None:
         """Have it decided about a request that may become a stream; None: there is no place for it."""
         with self._lock:
             if not self._streams.take():
                 return None
         decision: Decision | None = None
         try:
-            decision, cost = decide()
+            decision = decide()
         finally:
             with self._lock:
                 self._streams.placed(decision)
-        return decision, cost
+        return decision
 
     def left(self, waiter: Waiter) -> None:
         """Give back the place of a waiter that was let in at the instant its caller left; see `OpenStreams.left`."""

@@ -115,7 +115,7 @@ class ResilienceMiddleware:
             elif guarded_by(outer, guard):
                 return self.app(environ, start_response)  # it would wait for itself
         try:
-            decision, entry, cost, deadline_at, now = self._decide(environ, outer)
+            decision, entry, cost, tenant, deadline_at, now = self._decide(environ, outer)
         except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
             guard.listeners.failed("admission", error)
             decision = None
@@ -133,15 +133,15 @@ class ResilienceMiddleware:
             deadline_at = self._shadow.kept(deadline_at, outer, entry.stream)
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
         context.entry = entry
-        run: Run = make(guard, entry, cost, context, now, method, start_response, self._abandoned)
+        run: Run = make(guard, entry, cost, context, now, method, start_response, self._abandoned, tenant)
         if entry.max_body is not None and "wsgi.input" in environ and _is_of_unknown_size(environ):
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
         return open_body(run, self.app, environ, self._stopped)
 
     def _decide(
         self, environ: WSGIEnvironment, outer: RequestContext
-    ) -> tuple[Decision | None, RouteEntry, int, float, float]:
-        """Let the request arrive, and wait for its slot if it has to; also say its slots, deadline, and when it starts."""
+    ) -> tuple[Decision | None, RouteEntry, int, str | None, float, float]:
+        """Let the request arrive, and wait for its slot if it has to; also say its slots, tenant, deadline and start."""
         guard, protection = self._guard, self._protection
         path = environ.get("PATH_INFO") or "/"
         if not path.isascii():
@@ -166,13 +166,13 @@ class ResilienceMiddleware:
         )
         deadline_at = min(deadline_at, outer.deadline_at)  # it never grows from layer to layer
         if entry.plain:
-            decision, cost = guard.arrive(entry, now, deadline_at), entry.cost
+            decision, cost, tenant = guard.arrive(entry, now, deadline_at), entry.cost, None
         else:
-            decision, cost = protection.arrive(entry, WsgiHead(environ, path), now, deadline_at)
+            decision, cost, tenant = protection.arrive(entry, WsgiHead(environ, path), now, deadline_at)
         if decision.waiter is not None:
             decision = wait_in_thread(guard, decision.waiter)
             now = guard.clock.now()
-        return decision, entry, cost, deadline_at, now
+        return decision, entry, cost, tenant, deadline_at, now
 
     def _start(self) -> None:
         """Bind the application's routes before the first request: only then are all of them there."""

@@ -57,6 +57,7 @@ class Run:
         "_resumed_at",
         "_server_start",
         "_server_write",
+        "_tenant",
         "abandoned",
         "closed",
         "complete",
@@ -76,10 +77,12 @@ class Run:
         method: str,
         start_response: StartResponse,
         abandoned: deque[Run],
+        tenant: str | None = None,
     ) -> None:
         self._guard = guard
         self._entry = entry
         self._cost = cost
+        self._tenant = tenant
         self._admitted_at = admitted_at
         self._resumed_at = admitted_at
         self._left_at = admitted_at
@@ -232,7 +235,7 @@ class Run:
         return self._guard.policy.deadline_response_header
 
     def _ended(self, outcome: str, ran: float) -> None:
-        self._guard.end(self._entry, self._cost, outcome, ran)
+        self._guard.end(self._entry, self._cost, outcome, ran, self._tenant)
 
     def _count(self, at: float) -> None:
         context, guard, entry = self.context, self._guard, self._entry

@@ -45,6 +45,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
         "True, False, or some of ['admission', 'deadlines', 'quotas']",
     ),
     "routes": ([["/a"], [None], None, 5, "/a", {}], "RouteRule"),
+    "tenant": (["", "a b", 3, True], "a header"),
     "overload": ([0, True, "auto", {}, OverloadPolicy], "an OverloadPolicy or None"),
     "listeners": ([[None], [5], None, 5, "print", print], "function"),
     "name": (["", "a b", "ä", None, 1], "ASCII letters, digits"),

@@ -8,7 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resilient_mw import ServerPolicy
+from resilient_mw.admission.routing import RouteEntries
 from resilient_mw.admission.surely import surely_refused
+from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.rejection import Reason
 from tests.admission.desk import PATIENT, Desk
@@ -33,6 +36,16 @@ def test_not_while_there_is_a_slot_or_a_place() -> None:
     assert not surely_refused(desk.controller, 0.0, desk.route())
     desk.admit(0.0)
     assert not surely_refused(desk.controller, 0.0, desk.route())
+
+
+def test_not_where_more_than_the_path_decides() -> None:
+    desk = full_desk()
+    assert surely_refused(desk.controller, 0.0, desk.route()) is Reason.QUEUE_FULL
+    for policy, mark in (
+        (ServerPolicy(tenant="X-Tenant"), Mark()),
+        (ServerPolicy(), Mark(cost=lambda head: 1)),
+    ):
+        assert surely_refused(desk.controller, 0.0, RouteEntries(policy).get("/x", mark)) is None
 
 
 def test_once_slots_and_queue_are_full() -> None:

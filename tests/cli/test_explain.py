@@ -446,11 +446,11 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "name", "protocol", "shares_state_with", "slots", "queue", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
         "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
         "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
-        "routes", "routes_known", "websockets", "websocket_limit", "stream_limit", "shadow",
+        "routes", "routes_known", "tenant", "websockets", "websocket_limit", "stream_limit", "shadow",
     ]  # fmt: skip
     assert list(app["routes"][0]) == [
-        "template", "methods", "where", "priority", "cost", "deadline_default", "deadline_minimum", "deadline_maximum",
-        "budget", "longest_wait", "observed", "threaded", "sources", "problem", "slot",
+        "template", "methods", "where", "priority", "cost", "cost_function", "deadline_default", "deadline_minimum",
+        "deadline_maximum", "budget", "longest_wait", "observed", "threaded", "sources", "problem", "slot",
         "deadline_covers", "idle", "needs",
     ]  # fmt: skip
     assert list(app["classes"][0]) == [
@@ -477,3 +477,33 @@ def test_what_is_in_shadow_mode_and_what_a_route_needs_is_said(explain: Explain)
     assert "  shadow         admission, quotas: counted and told, not enforced\n" in text
     assert "/quotes (needs prices)" in text
     assert "shadow" not in explain(FASTAPI + "app.add_middleware(ResilienceMiddleware, limit=2)").out
+
+
+def test_tenants_and_functions_of_costs_are_shown(explain: Explain) -> None:
+    source = (
+        FASTAPI
+        + """
+from resilient_mw.admission.head_rule import tenant_from_scope
+def by_size(head): return 3
+policy = ServerPolicy(tenant=TENANT, routes=[RouteRule("/up", cost=by_size)])
+app.add_middleware(ResilienceMiddleware, policy=policy)
+@app.post("/up")
+def up(): ...
+"""
+    )
+    found = {}
+    for tenant in ("None", "'X-Tenant'", "by_size", "tenant_from_scope('user', 'id')"):
+        said = explain(source.replace("TENANT", tenant), "--json")
+        found[tenant] = said.app()["tenant"]
+        row = said.rows()["POST", "/up"]
+        assert (row["cost"], row["cost_function"]) == (1, "by_size")
+    assert found == {
+        "None": None,
+        "'X-Tenant'": "header X-Tenant",
+        "by_size": "by_size",
+        "tenant_from_scope('user', 'id')": "tenant_from_scope('user', 'id')",
+    }
+    text = explain(source.replace("TENANT", "'X-Tenant'")).out
+    assert "  tenants        by header X-Tenant, in turns\n" in text
+    assert "normal  by_size  10 s" in text
+    assert "tenants" not in explain(source.replace("TENANT", "None")).out

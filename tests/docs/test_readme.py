@@ -107,6 +107,7 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         "deadline_response_header": "`None` = no such header",
         "shadow": "none",
         "routes": "none",
+        "tenant": "`None` = there are no [tenants](docs/tenants.md)",
         "overload": "`OverloadPolicy()`",
         "listeners": "none",
         "name": f'`"{policy.name}"`',

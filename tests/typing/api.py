@@ -34,6 +34,9 @@ api = FastAPI()
 api.add_middleware(AsgiMiddleware, policy=policy)
 api.add_middleware(AsgiMiddleware, limit=20, max_wait=0.5)
 api.add_middleware(AsgiMiddleware, limmit=20)  # type: ignore[call-arg]
+AsgiMiddleware(api, tenant="X-Tenant")
+AsgiMiddleware(api, tenant=lambda head: head.peer)
+AsgiMiddleware(api, routes=[RouteRule("/x", cost=lambda head: len(head.values("a")))])
 AsgiMiddleware(api, limit="auto", classes=[PriorityClass("only", weight=2)], default_class="only")
 
 site = Flask("site")
