@@ -151,8 +151,9 @@ def tenants(count: int) -> Step:
 
     def step() -> None:
         now = guard.clock.now()
-        arrive(entry, now, now + HOUR, tenant=next(name))
-        guard.end(entry, 1, "completed", 0.01)
+        tenant = next(name)
+        arrive(entry, now, now + HOUR, tenant=tenant)
+        guard.end(entry, 1, "completed", 0.01, tenant)
 
     for _ in range(count):
         step()

@@ -16,7 +16,7 @@ EXCHANGE = "resilient_mw/asgi/exchange.py"
 MARK = "resilient_mw/asgi/messages.py"
 WSGI = "resilient_mw/wsgi/middleware.py"
 WSGI_RUN = "resilient_mw/wsgi/run.py"
-PROMETHEUS = "integrations/resilient_mw_integrations/prometheus.py"
+PROMETHEUS = "integrations/resilient_mw_integrations/_prometheus_sums.py"
 
 UNIT = "tests/admission/test_controller.py::test_"
 LEVELS = "tests/admission/test_overload.py"

@@ -201,8 +201,8 @@ REFUSAL_FAULTS = (
     Fault(
         "refusal_debug_wsgi",
         WSGI_ANSWERS,
-        "if fields or figures is not None:",
-        "if fields:",
+        "if asked or figures is not None:",
+        "if asked:",
         (SAME_WORDS + "test_debug_mode_says_how_it_stands",),
     ),
     Fault(

@@ -16,6 +16,7 @@ from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.events import Event
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import DEFAULT_CLASSES, EXEMPT, PriorityClass
+from resilient_mw.core.quotas import Quota, QuotaStore
 from resilient_mw.core.routes import RouteRule
 from resilient_mw.core.snapshot import AppSnapshot, Readiness
 
@@ -69,6 +70,11 @@ class ServerPolicy:
         routes: rules by path; the first that matches decides, before marks.
         tenant: on whose behalf a request comes: the name of a header, or a function of the request's head such as
             `resilient_mw.admission.head_rule.tenant_from_scope("user", "tenant_id")`. None: nobody's in particular.
+        tenant_labels: tenants that have counts of their own in metrics; all others are `other` there. Empty: none has.
+        quotas: how many requests each tenant may send in a time; over one of them a request gets 429.
+        quota_store: counts for the quotas. None: in the memory of this process, by the library `limits`.
+        quota_store_away: who decides while the store is away: `"local"`, what this process has counted itself, `"open"`
+            (everybody passes) or `"closed"` (nobody does).
         overload: what counts as overload, for shedding, cheaper variants and readiness. None: nothing is measured.
         listeners: called with each event, outside every lock; an error in one is counted and does no harm.
         name: names the application in metrics.
@@ -108,6 +114,10 @@ class ServerPolicy:
     shadow: Collection[str] | bool = ()
     routes: Sequence[RouteRule] = ()
     tenant: str | TenantOf | None = None
+    tenant_labels: Sequence[str] = ()
+    quotas: Sequence[Quota] = ()
+    quota_store: QuotaStore | None = None
+    quota_store_away: str = "local"
     overload: OverloadPolicy | None = OVERLOAD
     listeners: Sequence[Callable[[Event], None]] = ()
     name: str = "app"

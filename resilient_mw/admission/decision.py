@@ -21,6 +21,7 @@ class Decision:
         waiter: set if it was queued.
         reason: set if it was refused. Neither: it was admitted.
         retry_after: whole seconds after which a refused caller should come back.
+        fields: more header fields of a refusal, as (name in title case, value).
         settled: other requests whose wait this decision ended.
     """
 
@@ -28,6 +29,7 @@ class Decision:
     reason: Reason | None = None
     retry_after: int | None = None
     settled: Settled = NOBODY
+    fields: tuple[tuple[str, str], ...] = ()
 
     @property
     def admitted(self) -> bool:

@@ -9,6 +9,7 @@ from resilient_mw.admission.head_rule import TenantOf
 from resilient_mw.admission.overload_policy import OverloadPolicy
 from resilient_mw.core.events import Event
 from resilient_mw.core.priority import PriorityClass
+from resilient_mw.core.quotas import Quota, QuotaStore
 from resilient_mw.core.routes import RouteRule
 
 
@@ -36,6 +37,10 @@ class PolicyOverrides(TypedDict, total=False):
     shadow: Collection[str] | bool
     routes: Sequence[RouteRule]
     tenant: str | TenantOf | None
+    tenant_labels: Sequence[str]
+    quotas: Sequence[Quota]
+    quota_store: QuotaStore | None
+    quota_store_away: str
     overload: OverloadPolicy | None
     listeners: Sequence[Callable[[Event], None]]
     name: str

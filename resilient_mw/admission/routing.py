@@ -47,7 +47,7 @@ class RouteEntries:
             # By their identity: functions need not be hashable, and the entry keeps them alive.
             who = tenant if isinstance(tenant, str) else id(tenant)
             head = (who, id(cost_of), policy.most_cost(priority))
-        key = (template, Mark(priority, cost, deadline, max_body, stream, needs, degradable), head)
+        key = (head, template, Mark(priority, cost, deadline, max_body, stream, needs, degradable))
         entry = self._entries.get(key)
         if entry is None:
             rule = None if head is None else HeadRule(self._tenant_of, cost_of, policy.most_cost(priority))

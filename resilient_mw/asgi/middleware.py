@@ -27,7 +27,9 @@ from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
 from resilient_mw.runtime import switch
+from resilient_mw.runtime.arrivals import ask_soon
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, reset
+from resilient_mw.runtime.quotas import Asking
 
 if TYPE_CHECKING:
     from asgiref.typing import (
@@ -167,9 +169,10 @@ class ResilienceMiddleware(MiddlewareState):
             if entry.plain:
                 decision, cost = guard.arrive(entry, now, deadline_at), entry.cost
             else:
-                decision, cost, tenant = protection.arrive(entry, AsgiHead(scope), now, deadline_at)
-                if tenant is not None:
-                    return Arrival(decision, task, service, entry, cost, deadline_at, outer, tenant)
+                found, cost, tenant = protection.arrive(entry, AsgiHead(scope), now, deadline_at)
+                if tenant is not None or isinstance(found, Asking):
+                    return Arrival(found, task, service, entry, cost, deadline_at, outer, tenant)
+                decision = found
                 if decision is ADMITTED and entry.stream is not None:
                     return StreamExchange(
                         task, service, entry, cost, deadline_at, now, scope, receive, send, None, outer
@@ -191,19 +194,25 @@ class ResilienceMiddleware(MiddlewareState):
             await self.app(scope, receive, send)
             return None
         decision, channel = arrival.decision, None
+        if isinstance(decision, Asking):
+            decision = await ask_soon(self._guard, decision)
+        first = decision
         if decision.waiter is not None:
             channel = Channel(receive, nothing, copy_context())
             granted = await wait_for_slot(self._guard, decision.waiter, channel)
             if granted is None:
                 return None  # The caller has gone: nobody reads an answer.
             decision = granted
+        if arrival.tenant is not None:
+            self._guard.tenancy.count(arrival.tenant, decision)
         if decision.reason is not None:
             figures = self._guard.figures(arrival.entry, arrival.deadline_at)
-            await self._refusals[decision.reason].send(scope, send, decision.retry_after, figures)
+            refusal = self._refusals[decision.reason]
+            await refusal.send(scope, send, decision.retry_after, figures, decision.fields)
             return None
         make: Any = HttpExchange if arrival.entry.stream is None else StreamExchange
         if self._shadow is not None:
-            make = partial(ShadowExchange, self._shadow, arrival.decision)
+            make = partial(ShadowExchange, self._shadow, first)
         exchange: HttpExchange = make(
             arrival.task, arrival.service, arrival.entry, arrival.cost, arrival.deadline_at,
             self._guard.clock.now(), scope, receive, send, channel, arrival.outer,

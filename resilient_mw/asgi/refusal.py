@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from resilient_mw.core import answer as made
@@ -41,6 +42,7 @@ class Refusal:
         send: ASGISendCallable,
         retry_after: int | None,
         figures: RefusalFigures | None,
+        fields: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Send the answer; the connection is kept unless the reason says otherwise. A caller who has gone is no error."""
         # Lists and dicts are made anew: an outer middleware may add its headers to them.
@@ -48,10 +50,13 @@ class Refusal:
         if figures is None and (not asked or (len(asked) == 1 and asked[0][1] == TAKES_ANY)):
             headers, body = self._headers.copy(), self._body
         else:
-            fields = [(ASKING[name], value.decode("latin-1")) for name, value in asked]
-            headers, body = self._answer.fitting(fields, figures)
+            names = [(ASKING[name], value.decode("latin-1")) for name, value in asked]
+            headers, body = self._answer.fitting(names, figures)
         if retry_after is not None:
-            headers.append((b"retry-after", RETRY_AFTER[retry_after]))
+            seconds = RETRY_AFTER[retry_after] if retry_after < len(RETRY_AFTER) else b"%d" % retry_after
+            headers.append((b"retry-after", seconds))
+        for field in fields:
+            headers.append(_line(*field))
         if self._close and scope.get("http_version", "1.1").startswith("1"):
             headers.append((b"connection", b"close"))
         if scope["method"] == "HEAD":

@@ -11,6 +11,7 @@ from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.asgi.refusal import Refusal
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.guard import Guard
+from resilient_mw.runtime.quotas import Asking
 from resilient_mw.runtime.supervise import Supervisor
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Arrival:
 
     def __init__(  # noqa: PLR0917  the facts of one decision, in the order in which they are found
         self,
-        decision: Decision,
+        decision: Decision | Asking,
         task: asyncio.Task[Any],
         service: LoopService,
         entry: RouteEntry,

@@ -11,6 +11,7 @@ from resilient_mw.cli.facts import AppFacts, Facts, Question
 from resilient_mw.cli.treatments import Treatment, budget_without_header, longest_wait, mean, treatments
 from resilient_mw.cli.words import function_name
 from resilient_mw.core.priority import EXEMPT
+from resilient_mw.core.quotas import Quota
 from resilient_mw.core.snapshot import AppSnapshot, Histogram
 
 GIVEN, OBSERVED = "given", "observed"
@@ -62,6 +63,9 @@ class AppReport:
         routes: how requests are treated.
         routes_known: whether a route source knows the application; if not, `routes` are the rules of the policy.
         tenant: how the tenant of a request is found; None: there are none.
+        quotas: what each tenant may send, in the order in which it is asked for.
+        quota_store: what counts; None: there are no quotas.
+        quota_store_away: who decides while the store is away; None: it is in memory.
         websockets: routes that take websockets.
         websocket_limit: most that are open at once in one process; None: they pass untouched.
         stream_limit: most streams that are open at once in one process.
@@ -94,6 +98,9 @@ class AppReport:
     routes: tuple[Treatment, ...]
     routes_known: bool
     tenant: str | None
+    quotas: tuple[str, ...]
+    quota_store: str | None
+    quota_store_away: str | None
     websockets: tuple[str, ...]
     websocket_limit: int | None
     stream_limit: int
@@ -168,6 +175,9 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         routes=treatments(facts),
         routes_known=facts.routes is not None,
         tenant=_tenant(policy),
+        quotas=tuple(_quota(each) for each in policy.quotas),
+        quota_store=_store(policy),
+        quota_store_away=policy.quota_store_away if policy.quotas and _is_remote(policy) else None,
         websockets=facts.websockets,
         websocket_limit=policy.websocket_limit if facts.protocol == "asgi" else None,
         stream_limit=policy.stream_limit,
@@ -191,6 +201,21 @@ def _tenant(policy: ServerPolicy) -> str | None:
     if tenant is None:
         return None
     return f"header {tenant}" if isinstance(tenant, str) else function_name(tenant)
+
+
+def _quota(quota: Quota) -> str:
+    counted = " by cost" if quota.by_cost else ""
+    return f"{quota.name}: {quota.rate}{counted}{'' if quota.path is None else f' of {quota.path}'}"
+
+
+def _store(policy: ServerPolicy) -> str | None:
+    if not policy.quotas:
+        return None
+    return "memory of each process" if policy.quota_store is None else type(policy.quota_store).__name__
+
+
+def _is_remote(policy: ServerPolicy) -> bool:
+    return policy.quota_store is not None and policy.quota_store.local is not None
 
 
 def _classes(policy: ServerPolicy, service_time: float | None) -> tuple[ClassFigures, ...]:

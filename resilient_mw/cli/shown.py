@@ -99,6 +99,9 @@ def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
     yield f"  queue          {counted(app.queue, 'place')}, each for {seconds(app.longest_wait)} at most ({bound})"
     if app.tenant is not None:
         yield f"  tenants        by {app.tenant}, in turns"
+    if app.quotas:
+        away = "" if app.quota_store_away is None else f", while it is away: {app.quota_store_away}"
+        yield f"  quotas         {', '.join(app.quotas)} (each tenant; counted in {app.quota_store}{away})"
     if app.service_time is None or app.rate is None or app.drain is None or app.rate_of_all is None:
         yield "  rate           unknown: say --service-time SECONDS, what a request typically takes"
     else:

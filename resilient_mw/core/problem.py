@@ -109,6 +109,6 @@ def refusal_headers(
     ]
     if not rule.executed and not begun:
         headers.append((REFUSAL_HEADER, reason.value))
-    if rule.retry_after is RetryAfter.DRAIN and retry_after is not None:
+    if rule.retry_after is not RetryAfter.NEVER and retry_after is not None:
         headers.append(("Retry-After", str(retry_after)))
     return headers

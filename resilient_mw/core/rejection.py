@@ -31,6 +31,10 @@ class Reason(StrEnum):
     """As many websockets are open as may be, or as this class may have."""
     STREAM_LIMIT = "stream_limit"
     """As many requests as may be are open on routes whose slot is held for the head of the response only."""
+    QUOTA_EXCEEDED = "quota_exceeded"
+    """Its tenant has sent as many requests as its quota allows."""
+    QUOTA_UNKNOWN = "quota_unknown"
+    """What counts the quotas is away, and the policy lets nobody pass then."""
     OVERLOADED = "overloaded"
     """The service is overloaded, and the lowest class waits in none but its own few places of the queue."""
     DEPENDENCY_UNAVAILABLE = "dependency_unavailable"
@@ -62,6 +66,8 @@ class RetryAfter(Enum):
     """The backlog divided by the measured drain rate, jittered."""
     TRIAL = "trial"
     """The seconds until the dependency is tried again, jittered."""
+    QUOTA = "quota"
+    """The instant at which the quota has room again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
         Reason.EXEMPT_LIMIT: RefusalRule(503, "Too many exempt requests at once", RetryAfter.DRAIN),
         Reason.WEBSOCKET_LIMIT: RefusalRule(503, "Too many open websockets", RetryAfter.DRAIN),
         Reason.STREAM_LIMIT: RefusalRule(503, "Too many open streams", RetryAfter.DRAIN),
+        Reason.QUOTA_EXCEEDED: RefusalRule(429, "The quota of the tenant is used up", RetryAfter.QUOTA),
+        Reason.QUOTA_UNKNOWN: RefusalRule(503, "The quota of the tenant cannot be checked", RetryAfter.QUOTA),
         Reason.OVERLOADED: RefusalRule(503, "The service sheds its lowest class", RetryAfter.DRAIN),
         Reason.DEPENDENCY_UNAVAILABLE: RefusalRule(
             503, "A dependency that this needs is not available", RetryAfter.TRIAL

@@ -62,7 +62,7 @@ class RouteRule:
         deadline_idle: float | None = None,
         needs: str | None = None,
     ) -> None:
-        _check_path(path)
+        check_path(path)
         _check_methods(methods)
         if priority is not None:
             require_name("RouteRule.priority", priority)
@@ -257,10 +257,15 @@ def _is_parameter(segment: str) -> bool:
     return "{" in segment or "<" in segment
 
 
-def _check_path(path: object) -> None:
+def check_path(path: object, field: str = "RouteRule.path") -> None:
+    """Check a path pattern.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
     if not isinstance(path, str) or not path.startswith("/") or "*" in path.removesuffix("/*"):
         raise ValueError(
-            f"RouteRule.path={path!r} is not allowed: it must be text that starts with '/', and '*' may only end it"
+            f"{field}={path!r} is not allowed: it must be text that starts with '/', and '*' may only end it"
         )
     for segment in path.split("/"):
         # Anything that the index would take for any segment, or for text that no path ever contains.
@@ -268,7 +273,7 @@ def _check_path(path: object) -> None:
             segment[0] == "{" and segment[-1] == "}" and segment[1:-1].isidentifier()
         ):
             raise ValueError(
-                f"RouteRule.path={path!r} is not allowed: {segment!r} must be '{{name}}', which stands for one whole "
+                f"{field}={path!r} is not allowed: {segment!r} must be '{{name}}', which stands for one whole "
                 "segment; '/*' at the end stands for everything below"
             )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from resilient_mw.core.tenant_figures import QuotaSnapshot, TenantSnapshot
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the time histograms, in seconds."""
@@ -222,6 +224,8 @@ class AppSnapshot:
         websockets: those that are open; None: they pass untouched.
         streams: those that are open.
         shadow: what is in shadow mode; None: nothing.
+        tenants: by the tenants that the policy names, and `other`; empty if it names none.
+        quotas: those of tenants; None: there are none.
     """
 
     app: str
@@ -237,6 +241,8 @@ class AppSnapshot:
     websockets: WebsocketSnapshot | None = None
     streams: StreamSnapshot | None = None
     shadow: ShadowSnapshot | None = None
+    tenants: Mapping[str, TenantSnapshot] = field(default_factory=dict)
+    quotas: QuotaSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,11 @@ class Guard(GuardState):
     ) -> Decision:
         """Decide about a request that has just arrived; see `AdmissionController.arrive`.
 
-        Whoever names a cost or a tenant here names the same when the slots are given back.
-
         Args:
             entry, now: how it is treated, and the instant of its arrival.
             deadline_at: the instant after which its answer is worthless.
             cost: slots that it takes; None: those of its entry.
-            tenant: on whose behalf it comes; None: nobody's in particular.
+            tenant: on whose behalf it comes; None: nobody's in particular. Both are named when slots are given back.
         """
         if self._later:
             self._catch_up()
@@ -182,6 +180,7 @@ class Guard(GuardState):
 
     def change(self, policy: ServerPolicy) -> RouteEntries:
         """Take a policy whose fitness has been checked; return the entries for its route tables."""
+        self.tenancy.change(policy)  # first: it may find that nothing counts
         self.entries = self.entries.under(policy)
         self.listeners.change(policy.listeners)
         with self._lock:
@@ -210,12 +209,13 @@ class Guard(GuardState):
         websockets = None if self.websockets is None else self.websockets.snapshot()
         with self._lock:
             self.controller.forecast.learn()
-            return app_snapshot(
+            snapshot = app_snapshot(
                 self.policy.name, self.controller, self.entries.all(),
                 drain_rate=self.controller.forecast.rate(self.clock.now()),
                 ignored_headers=dict(self._ignored), guard_errors=self.listeners.errors,
                 overload=self.overload.snapshot(), websockets=websockets, streams=self.streams.snapshot(),
             )  # fmt: skip
+        return self.tenancy.told(snapshot)
 
     def _wake(self, settled: Settled) -> None:
         for waiter in settled:

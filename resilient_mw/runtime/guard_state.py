@@ -20,6 +20,7 @@ from resilient_mw.runtime.operations import Operations
 from resilient_mw.runtime.overload import Overload
 from resilient_mw.runtime.process_readings import PROCESS, ProcessReadings
 from resilient_mw.runtime.streams import Streams
+from resilient_mw.runtime.tenancy import Tenancy
 from resilient_mw.runtime.websockets import websockets_of
 
 
@@ -39,6 +40,7 @@ class GuardState(Operations):
         streams: those that are open, beside the slots.
         later: has something done by whoever uses the guard next. For the garbage collector, which may end a forgotten request
             at any allocation, also while this thread holds the lock: so this takes none.
+        tenancy: what is kept of tenants.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class GuardState(Operations):
             policy, self.controller, self._lock, self.overload, self.listeners, clock, self._rng
         )
         self.streams = Streams(policy.stream_limit)
+        self.tenancy = Tenancy(policy, self.listeners, clock)
         self._ignored: dict[str, int] = {}
         self._later: deque[Callable[[], None]] = deque()
         self.later: Callable[[Callable[[], None]], None] = self._later.append
@@ -94,5 +97,6 @@ class GuardState(Operations):
         self.lifecycle.restart(self.controller, self._lock)
         self.overload = self._measured()
         self.streams = Streams(self.policy.stream_limit)
+        self.tenancy = Tenancy(self.policy, self.listeners, self.clock)
         if self.websockets is not None:
             self.websockets.restart(self.controller, self._lock, self.overload)

@@ -27,12 +27,13 @@ from resilient_mw.core.headers.request_start import parse_request_start
 from resilient_mw.core.headers.wish import DEADLINE_FIELDS, read_wish
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
-from resilient_mw.core.streams import HEAD
 from resilient_mw.core.trust import PeerTrust
+from resilient_mw.runtime.arrivals import admit, ask
 from resilient_mw.runtime.clocks import wall_clock_ns
 from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.runtime.needed import refused_for_need, unknown_names
+from resilient_mw.runtime.quotas import Asking
 from resilient_mw.runtime.shadow import ShadowGuard
 from resilient_mw.runtime.sources import find_resolver, has_cors_layer
 
@@ -202,8 +203,10 @@ class Protection:
 
     def arrive(
         self, entry: RouteEntry, head: RequestHead, now: float, deadline_at: float
-    ) -> tuple[Decision, int, str | None]:
+    ) -> tuple[Decision | Asking, int, str | None]:
         """Decide about a request of a route that is not plain; also return the slots that it takes, and its tenant.
+
+        Where a store has to be asked that takes a round trip, what to ask stands for the decision.
 
         Args:
             entry: how it is treated.
@@ -222,17 +225,13 @@ class Protection:
         cost, tenant = entry.cost, None
         if entry.head_rule is not None:
             cost, tenant = self._ask_head(entry, entry.head_rule, head)
-        return self._admit(entry, now, deadline_at, cost, tenant), cost, tenant
-
-    def _admit(
-        self, entry: RouteEntry, now: float, deadline_at: float, cost: int, tenant: str | None
-    ) -> Decision:
-        """Let a request arrive for which only load can matter."""
-        stream = entry.stream
-        if stream is None or stream.slot != HEAD or self.shadow is not None:
-            return self.guard.arrive(entry, now, deadline_at, cost, tenant)
-        arrive = partial(self.guard.arrive, entry, now, deadline_at, cost, tenant)
-        return self.guard.streams.arrive(arrive) or self.guard.refuse(entry, now, Reason.STREAM_LIMIT)
+        desk = self.guard.tenancy.desk
+        if tenant is not None and desk is not None and deadline_at - now > self.policy.smallest_budget:
+            quotas = desk.quotas_of(head.path)
+            if quotas:
+                asking = Asking(entry, quotas, tenant, cost, deadline_at)
+                return (asking if desk.remote else ask(self.guard, asking)), cost, tenant
+        return admit(self.guard, entry, now, deadline_at, cost, tenant), cost, tenant
 
     def _ask_head(self, entry: RouteEntry, rule: HeadRule, head: RequestHead) -> tuple[int, str | None]:
         """Return slots and tenant of a request; one slot, or no tenant, if the user's function fails (fail open)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from resilient_mw.core import answer as made
@@ -43,6 +44,8 @@ class Answer:
         retry_after: int | None,
         start_response: StartResponse,
         figures: RefusalFigures | None,
+        *,
+        fields: Iterable[tuple[str, str]] = (),
     ) -> list[bytes]:
         """Start the response and return its body, which is empty for HEAD.
 
@@ -52,15 +55,17 @@ class Answer:
             retry_after: whole seconds, for the reasons that carry them.
             start_response: the server's.
             figures: what debug mode says.
+            fields: more header fields.
         """
-        fields = [(name, environ[key]) for key, name in ASKING if key in environ]
+        asked = [(name, environ[key]) for key, name in ASKING if key in environ]
         # The list is made anew: the server and outer middlewares may add to it.
-        if fields or figures is not None:
-            headers, body = self._answer.fitting(fields, figures)
+        if asked or figures is not None:
+            headers, body = self._answer.fitting(asked, figures)
         else:
             headers, body = self._answer.usual()
         if retry_after is not None:
             headers.append(("Retry-After", str(retry_after)))
+        headers += fields
         start_response(self._status, headers)
         return [] if method == "HEAD" else [body]
 

@@ -16,10 +16,12 @@ from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.runtime import switch
+from resilient_mw.runtime.arrivals import ask
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.protection import Protection
+from resilient_mw.runtime.quotas import Asking
 from resilient_mw.runtime.thread_context import ThreadContext, guarded_by, has_ended
 from resilient_mw.runtime.thread_gate import wait_in_thread
 from resilient_mw.wsgi.answers import environ_key, prepare_answers, prepare_stopped
@@ -125,7 +127,7 @@ class ResilienceMiddleware:
         if decision.reason is not None:
             figures = guard.figures(entry, deadline_at)
             return self._answers[decision.reason].start(
-                method, environ, decision.retry_after, start_response, figures
+                method, environ, decision.retry_after, start_response, figures, fields=decision.fields
             )
         make: Any = Run if entry.stream is None else StreamRun
         if self._shadow is not None:
@@ -166,12 +168,17 @@ class ResilienceMiddleware:
         )
         deadline_at = min(deadline_at, outer.deadline_at)  # it never grows from layer to layer
         if entry.plain:
-            decision, cost, tenant = guard.arrive(entry, now, deadline_at), entry.cost, None
+            decision: Decision | Asking = guard.arrive(entry, now, deadline_at)
+            cost, tenant = entry.cost, None
         else:
             decision, cost, tenant = protection.arrive(entry, WsgiHead(environ, path), now, deadline_at)
+        if isinstance(decision, Asking):
+            decision, now = ask(guard, decision), guard.clock.now()
         if decision.waiter is not None:
             decision = wait_in_thread(guard, decision.waiter)
             now = guard.clock.now()
+        if tenant is not None:
+            guard.tenancy.count(tenant, decision)
         return decision, entry, cost, tenant, deadline_at, now
 
     def _start(self) -> None:

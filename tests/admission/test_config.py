@@ -14,6 +14,7 @@ from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.routes import RouteRule
+from resilient_mw_integrations.limits import MemoryQuotas
 
 NAN, INF = float("nan"), float("inf")
 
@@ -45,6 +46,10 @@ WRONG: dict[str, tuple[list[Any], str]] = {
         "True, False, or some of ['admission', 'deadlines', 'quotas']",
     ),
     "routes": ([["/a"], [None], None, 5, "/a", {}], "RouteRule"),
+    "tenant_labels": (["acme", None, 5, [5], [""], ["other"], ["a" * 129], ["a\n"], [None]], "name"),
+    "quotas": (["100/minute", ["100/minute"], None, 5, [None], {}], "Quota"),
+    "quota_store": ([5, "memory", {}, MemoryQuotas], "a QuotaStore"),
+    "quota_store_away": (["", "shut", None, 1, True], "['local', 'open', 'closed']"),
     "tenant": (["", "a b", 3, True], "a header"),
     "overload": ([0, True, "auto", {}, OverloadPolicy], "an OverloadPolicy or None"),
     "listeners": ([[None], [5], None, 5, "print", print], "function"),

@@ -88,6 +88,7 @@ FAMILIES = {
     "flask": {"flask", "werkzeug"},
     "httpx": {"httpx", "httpcore"},
     "httpx2": {"httpx2", "httpcore2"},
+    "limits": {"limits", "redis", "valkey"},
     "prometheus": {"prometheus_client"},
     "uvicorn": {"uvicorn", "httptools"},
 }

@@ -220,9 +220,10 @@ def test_every_reason_has_a_way() -> None:
     of_dependencies = {"circuit_open", "bulkhead_full"}  # of calls, which an application makes
     of_websockets = {"websocket_limit"}
     of_streams = {"stream_limit"}
+    of_quotas = {"quota_exceeded", "quota_unknown"}  # tests/asgi/test_quotas.py
     assert {reason.value for reason in WAYS_TO_BE_REFUSED} == {
         each.value for each in Reason
-    } - of_dependencies - of_websockets - of_streams
+    } - of_dependencies - of_websockets - of_streams - of_quotas
 
 
 @pytest.mark.parametrize("reason", list(WAYS_TO_BE_REFUSED), ids=str)

@@ -446,7 +446,8 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "name", "protocol", "shares_state_with", "slots", "queue", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
         "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
         "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
-        "routes", "routes_known", "tenant", "websockets", "websocket_limit", "stream_limit", "shadow",
+        "routes", "routes_known", "tenant", "quotas", "quota_store", "quota_store_away", "websockets", "websocket_limit",
+        "stream_limit", "shadow",
     ]  # fmt: skip
     assert list(app["routes"][0]) == [
         "template", "methods", "where", "priority", "cost", "cost_function", "deadline_default", "deadline_minimum",
@@ -507,3 +508,23 @@ def up(): ...
     assert "  tenants        by header X-Tenant, in turns\n" in text
     assert "normal  by_size  10 s" in text
     assert "tenants" not in explain(source.replace("TENANT", "None")).out
+
+
+def test_quotas_are_shown_with_what_counts_them(explain: Explain) -> None:
+    source = (
+        FASTAPI
+        + """
+from resilient_mw.core.quotas import Quota
+from resilient_mw_integrations.limits import MemoryQuotas, RedisQuotas
+QUOTAS = [Quota("100/minute", name="burst"), Quota("5 per second", name="up", path="/up/*", by_cost=True)]
+policy = ServerPolicy(tenant="X-Tenant", quotas=QUOTAS, quota_store=STORE)
+app.add_middleware(ResilienceMiddleware, policy=policy)
+"""
+    )
+    app = explain(source.replace("STORE", "RedisQuotas('redis://127.0.0.1:1')"), "--json").app()
+    assert app["quotas"] == ["burst: 100/minute", "up: 5 per second by cost of /up/*"]
+    assert (app["quota_store"], app["quota_store_away"]) == ("RedisQuotas", "local")
+    app = explain(source.replace("STORE", "MemoryQuotas()"), "--json").app()
+    assert (app["quota_store"], app["quota_store_away"]) == ("MemoryQuotas", None)
+    text = explain(source.replace("STORE", "RedisQuotas('redis://127.0.0.1:1')")).out
+    assert "(each tenant; counted in RedisQuotas, while it is away: local)\n" in text

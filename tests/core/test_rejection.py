@@ -24,13 +24,14 @@ SHED = {
 }
 WRONG = {"body_too_large"}
 MISSING = {"dependency_unavailable"}
+LIMITED = {"quota_exceeded": 429, "quota_unknown": 503}
 OUTGOING = {"circuit_open", "bulkhead_full"}
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}
 
 
 def test_every_reason_has_a_rule_and_there_are_no_others() -> None:
     assert set(REFUSAL_RULES) == set(Reason)
-    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING | WRONG | MISSING
+    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING | WRONG | MISSING | set(LIMITED)
 
 
 def test_the_table_cannot_be_changed() -> None:
@@ -47,6 +48,8 @@ def test_overload_is_503_with_retry_after_and_a_deadline_is_504_without(reason: 
         assert (rule.status, rule.retry_after) == (503, RetryAfter.TRIAL)
     elif reason.value in OUTGOING:
         assert (rule.status, rule.retry_after) == (503, RetryAfter.NEVER)
+    elif reason.value in LIMITED:
+        assert (rule.status, rule.retry_after) == (LIMITED[reason.value], RetryAfter.QUOTA)
     elif reason.value in WRONG:
         assert (rule.status, rule.retry_after) == (413, RetryAfter.NEVER)
     else:
@@ -81,7 +84,7 @@ def test_the_headers_of_a_refusal(reason: Reason, retry_after: int | None) -> No
     assert headers["Content-Type"] == PROBLEM_MEDIA_TYPE == "application/problem+json"
     assert headers["Content-Length"] == str(len(problem_body(reason)))
     assert headers["Cache-Control"] == "no-store"
-    expected = "7" if reason.value in SHED and retry_after is not None else None
+    expected = "7" if reason.value in SHED | MISSING | set(LIMITED) and retry_after is not None else None
     assert headers.get("Retry-After") == expected
     assert all(name == name.title() and value.isascii() and value.isprintable() for name, value in pairs)
 

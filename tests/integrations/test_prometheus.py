@@ -32,6 +32,7 @@ from resilient_mw.core.snapshot import (
     StreamSnapshot,
     WebsocketSnapshot,
 )
+from resilient_mw.core.tenant_figures import QuotaSnapshot, TenantSnapshot
 from resilient_mw.runtime.guard import Guard, guard_of
 from resilient_mw_integrations.prometheus import Figures, ResilienceCollector, install
 
@@ -61,6 +62,9 @@ FINAL = {
     "resilient_mw_overload_state": {"app", "state"},
     "resilient_mw_overload_signal": {"app", "signal"},
     "resilient_mw_overload_transitions_total": {"app", "before", "after"},
+    "resilient_mw_tenant_requests_total": {"app", "tenant", "outcome"},
+    "resilient_mw_quota_limited_total": {"app", "quota"},
+    "resilient_mw_quota_without_store_total": {"app"},
     "resilient_mw_websockets_arrived_total": ROUTE,
     "resilient_mw_websockets_refused_total": ROUTE | {"reason"},
     "resilient_mw_websockets_ended_total": ROUTE | {"outcome"},
@@ -148,6 +152,8 @@ def complete(app: str = "shop", factor: int = 1, drain_rate: float | None = 2.5)
             ),
         ),
         ShadowSnapshot(("admission",), 71 * factor, (would,)),
+        {"acme": TenantSnapshot(81 * factor, 82 * factor, 83 * factor)},
+        QuotaSnapshot({"burst": 84 * factor}, 85 * factor),
     )
 
 
@@ -220,6 +226,11 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("shadow_refused_total", *ITEM, "reason=queue_full"): 72,
         ("shadow_queued_total", *ITEM): 73,
         ("shadow_cancelled_total", *ITEM): 74,
+        ("tenant_requests_total", "app=shop", "tenant=acme", "outcome=admitted"): 81,
+        ("tenant_requests_total", "app=shop", "tenant=acme", "outcome=refused"): 82,
+        ("tenant_requests_total", "app=shop", "tenant=acme", "outcome=limited"): 83,
+        ("quota_limited_total", "app=shop", "quota=burst"): 84,
+        ("quota_without_store_total", "app=shop"): 85,
         ("queue_wait_seconds_count", *ITEM): 2,
         ("queue_wait_seconds_sum", *ITEM): 100.002,
         ("queue_wait_seconds_bucket", *ITEM, "le=0.001"): 0,
@@ -263,6 +274,8 @@ def test_applications_of_one_name_are_added_up(registry: CollectorRegistry) -> N
     assert value(registry, "streams_open", *EVENTS) == 792
     assert value(registry, "stream_limit", "app=shop") == 781
     assert value(registry, "shadow_outside", "app=shop") == 781
+    assert value(registry, "tenant_requests_total", "app=shop", "tenant=acme", "outcome=limited") == 913
+    assert value(registry, "quota_limited_total", "app=shop", "quota=burst") == 924
     assert value(registry, "limit", "app=other") == 3100
     assert value(registry, "draining", "app=other") == 0
     assert value(registry, "drain_rate", "app=other") is None

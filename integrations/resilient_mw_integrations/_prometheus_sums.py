@@ -1,0 +1,151 @@
+"""Sums of figures over applications and dependencies, by metric and label values, for exporters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from resilient_mw.admission.overload_policy import OverloadState
+from resilient_mw.calls.breaker import BreakerState
+from resilient_mw.core.snapshot import (
+    AppSnapshot,
+    DependencySnapshot,
+    Histogram,
+    OverloadSnapshot,
+    RouteSnapshot,
+    ShadowSnapshot,
+    StreamSnapshot,
+    WebsocketSnapshot,
+)
+
+
+class Sums:
+    """The sums over some applications and dependencies.
+
+    Args:
+        names: of all metrics.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        known = list(names)
+        self._values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in known}
+        self._times: dict[str, dict[tuple[str, ...], Histogram]] = {name: {} for name in known}
+
+    def add(self, snapshot: AppSnapshot) -> None:
+        """Add the figures of one application."""
+        app = (snapshot.app,)
+        self._sum("limit", app, snapshot.limit)
+        self._sum("queue_limit", app, snapshot.queue)
+        self._sum("guard_errors", app, snapshot.guard_errors)
+        if snapshot.drain_rate is not None:
+            self._sum("drain_rate", app, snapshot.drain_rate)
+        draining = self._values["draining"]
+        draining[app] = max(draining.get(app, 0), int(snapshot.draining))
+        for header, count in snapshot.ignored_headers.items():
+            self._sum("ignored_headers", (*app, header), count)
+        for each in snapshot.classes:
+            self._sum("in_flight", (*app, each.priority), each.slots)
+            self._sum("queue_length", (*app, each.priority), each.queued)
+        if snapshot.overload is not None:
+            self._add_overload(snapshot.app, snapshot.overload)
+        if snapshot.websockets is not None:
+            self._add_websockets(snapshot.app, snapshot.websockets)
+        if snapshot.streams is not None:
+            self._add_streams(snapshot.app, snapshot.streams)
+        if snapshot.shadow is not None:
+            self._add_shadow(snapshot.app, snapshot.shadow)
+        self._add_tenants(snapshot)
+        for route in snapshot.routes:
+            self._add_route((*app, route.route, route.priority), route)
+
+    def add_dependency(self, snapshot: DependencySnapshot) -> None:
+        """Add the figures of one dependency."""
+        to = (snapshot.dependency,)
+        self._sum("calls", to, snapshot.calls)
+        self._sum("retries", to, snapshot.retries)
+        self._sum("bulkhead_in_use", to, snapshot.in_use)
+        if snapshot.bulkhead is not None:
+            self._sum("bulkhead_limit", to, snapshot.bulkhead)
+        for name, counts in (
+            ("attempts", snapshot.attempts),
+            ("retries_refused", snapshot.retries_refused),
+            ("calls_refused", snapshot.refused),
+            ("calls_expired", snapshot.expired),
+        ):
+            for label, count in counts.items():
+                self._sum(name, (*to, label), count)
+        if snapshot.breaker is not None:
+            states = self._values["breaker_state"]
+            for state in BreakerState:
+                is_it = int(state.value == snapshot.breaker)
+                states[*to, state.value] = max(states.get((*to, state.value), 0), is_it)
+        for change, count in snapshot.transitions.items():
+            self._sum("breaker_transitions", (*to, *change), count)
+        self._times["attempt_seconds"].setdefault(to, Histogram()).merge(snapshot.seconds)
+        self._times["budget_left_seconds"].setdefault(to, Histogram()).merge(snapshot.budgets)
+
+    def _add_overload(self, app: str, overload: OverloadSnapshot) -> None:
+        self._worst("overload_level", (app,), overload.level)
+        for state in OverloadState:
+            self._worst("overload_state", (app, state.value), int(state.value == overload.state))
+        for signal, level in overload.signals.items():
+            self._worst("overload_signal", (app, signal), level)
+        for change, count in overload.transitions.items():
+            self._sum("overload_transitions", (app, *change), count)
+
+    def _add_tenants(self, snapshot: AppSnapshot) -> None:
+        for tenant, counts in snapshot.tenants.items():
+            for outcome in ("admitted", "refused", "limited"):
+                self._sum("tenant_requests", (snapshot.app, tenant, outcome), getattr(counts, outcome))
+        if snapshot.quotas is not None:
+            self._sum("quota_without_store", (snapshot.app,), snapshot.quotas.without_store)
+            for quota, count in snapshot.quotas.limited.items():
+                self._sum("quota_limited", (snapshot.app, quota), count)
+
+    def _add_websockets(self, app: str, websockets: WebsocketSnapshot) -> None:
+        self._sum("websocket_limit", (app,), websockets.limit)
+        for priority, count in websockets.opened.items():
+            self._sum("websockets_open", (app, priority), count)
+        for route in websockets.routes:
+            labels = (app, route.route, route.priority)
+            self._sum("websockets_arrived", labels, route.arrived)
+            for reason, count in route.refused.items():
+                self._sum("websockets_refused", (*labels, reason), count)
+            for outcome, count in route.outcomes.items():
+                self._sum("websockets_ended", (*labels, outcome), count)
+
+    def _add_streams(self, app: str, streams: StreamSnapshot) -> None:
+        self._sum("stream_limit", (app,), streams.limit)
+        for route in streams.routes:
+            labels = (app, route.route, route.priority)
+            self._sum("streams_open", labels, route.opened)
+            for outcome, count in route.ended.items():
+                self._sum("streams_ended", (*labels, outcome), count)
+
+    def _add_shadow(self, app: str, shadow: ShadowSnapshot) -> None:
+        self._sum("shadow_outside", (app,), shadow.outside)
+        for route in shadow.routes:
+            labels = (app, route.route, route.priority)
+            self._sum("shadow_queued", labels, route.queued)
+            self._sum("shadow_cancelled", labels, route.cancelled)
+            for reason, count in route.refused.items():
+                self._sum("shadow_refused", (*labels, reason), count)
+
+    def _add_route(self, labels: tuple[str, ...], route: RouteSnapshot) -> None:
+        self._sum("requests_arrived", labels, route.arrived)
+        self._sum("requests_admitted", labels, route.admitted)
+        self._sum("requests_left", labels, route.left)
+        self._sum("work_after_cancel", labels, route.late)
+        for reason, count in route.refused.items():
+            self._sum("requests_refused", (*labels, reason), count)
+        for outcome, count in route.outcomes.items():
+            self._sum("requests_ended", (*labels, outcome), count)
+        self._times["queue_wait_seconds"].setdefault(labels, Histogram()).merge(route.wait)
+        self._times["run_seconds"].setdefault(labels, Histogram()).merge(route.run)
+
+    def _worst(self, name: str, labels: tuple[str, ...], value: float) -> None:
+        values = self._values[name]
+        values[labels] = max(values.get(labels, 0), value)
+
+    def _sum(self, name: str, labels: tuple[str, ...], value: float) -> None:
+        values = self._values[name]
+        values[labels] = values.get(labels, 0) + value
