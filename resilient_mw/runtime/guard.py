@@ -28,6 +28,8 @@ from resilient_mw.runtime.guard_state import GuardState
 class Guard(GuardState):
     """Owns the admission state of one policy. Safe to use from any thread and any event loop."""
 
+    _models = False  # whether somebody counts what would have been refused; see `shadow`
+
     def arrive(
         self,
         entry: RouteEntry,
@@ -117,6 +119,7 @@ class Guard(GuardState):
             self.overload.thin_out()
 
     def _catch_up(self) -> None:
+        """Do what was left for later."""
         while True:
             try:
                 call = self._later.popleft()
