@@ -26,7 +26,8 @@ async def wait_for_slot(guard: Guard, waiter: Waiter, channel: Channel) -> Decis
             if admitted:
                 left = CancelReason.CLIENT_DISCONNECT.value
                 guard.end(waiter.route, waiter.cost, left, 0.0, waiter.tenant)
-                guard.streams.left(waiter)
+                if not guard.policy.shadowed:  # else it has no place
+                    guard.streams.left(waiter)
                 admitted = False
             return None
     finally:
