@@ -26,6 +26,7 @@ def admit(  # noqa: PLR0917  the arguments of Guard.arrive
     stream = entry.stream
     if stream is None or stream.slot != HEAD or isinstance(guard, ShadowGuard):
         return guard.arrive(entry, now, deadline_at, cost, tenant)
+    guard.catch_up()  # the place of a forgotten one may be free
     arrive = partial(guard.arrive, entry, now, deadline_at, cost, tenant)
     return guard.streams.arrive(arrive) or guard.refuse(entry, now, Reason.STREAM_LIMIT)
 

@@ -28,8 +28,6 @@ from resilient_mw.runtime.guard_state import GuardState
 class Guard(GuardState):
     """Owns the admission state of one policy. Safe to use from any thread and any event loop."""
 
-    _models = False  # whether somebody counts what would have been refused; see `shadow`
-
     def arrive(
         self,
         entry: RouteEntry,
@@ -47,7 +45,7 @@ class Guard(GuardState):
             tenant: on whose behalf it comes; None: nobody's in particular. Both are named when slots are given back.
         """
         if self._later:
-            self._catch_up()
+            self.catch_up()
         # Here and in end(), which every request comes by, `with` would cost twice as much.
         self._lock.acquire()
         try:
@@ -82,7 +80,7 @@ class Guard(GuardState):
             The reason, that there is no room whatever `arrive` would say, and the seconds after which to come back.
         """
         if self._later:
-            self._catch_up()
+            self.catch_up()
         with self._lock:
             refused = refuse_surely(self.controller, now, entry)
         if refused is not None and self.listeners:
@@ -118,7 +116,7 @@ class Guard(GuardState):
         if self.overload.crowded:
             self.overload.thin_out()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Do what was left for later."""
         while True:
             try:
@@ -207,7 +205,7 @@ class Guard(GuardState):
     def snapshot(self) -> AppSnapshot:
         """Return the figures of this instant."""
         if self._later:
-            self._catch_up()
+            self.catch_up()
         self.overload.look()
         websockets = None if self.websockets is None else self.websockets.snapshot()
         with self._lock:

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from tests.asgi.driver import (
+    Message,
     Request,
+    http_scope,
     nothing_left,
     queued,
     until,
@@ -46,3 +48,23 @@ async def test_who_leaves_as_his_wait_ends_had_no_place_in_shadow_mode(shadow: l
         await waiting.end(1.0)
         assert waiting.raised is None
     assert len(app.contexts) == 1
+
+
+# -- streams and the garbage collector ---------------------------------------------------------------------------------
+
+
+async def test_the_place_of_a_forgotten_stream_is_found_by_the_next_one() -> None:
+    app = Events()
+    middleware = guarded(app, rule(slot="head"), stream_limit=1)
+
+    async def send(message: Message) -> None:
+        pass
+
+    coroutine = middleware(http_scope(), None, send)
+    coroutine.send(None)
+    coroutine.close()
+    request = Request(middleware).start()
+    await until(lambda: len(app.contexts) == 2)
+    request.disconnect()
+    await request.end(1.0)
+    assert request.status == 200
