@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Collection
 from enum import Enum
 from typing import Protocol
 from weakref import WeakSet
@@ -35,6 +36,11 @@ class Application(Protocol):
 
 class Watched(Protocol):
     """An event loop that requests run on."""
+
+    @property
+    def in_flight(self) -> Collection[object]:
+        """The requests that run."""
+        ...
 
     def behind(self, now: float) -> float:
         """Return seconds that it is behind its timers."""
@@ -134,9 +140,12 @@ class Lifecycle:
     # -- what others ask -----------------------------------------------------------------------------------------------
 
     def busy(self) -> bool:
-        """Return whether anything runs or waits."""
+        """Return whether anything runs or waits, with a slot or without: a stream has given its back."""
         controller = self._controller
-        return controller.slots.in_use > 0 or controller.exempt > 0 or controller.waiting > 0
+        if controller.slots.in_use > 0 or controller.exempt > 0 or controller.waiting > 0:
+            return True
+        with self._lock:
+            return any(loop.in_flight for loop in self._loops)
 
     def reasons(self, now: float, blocked_after: float) -> list[str]:
         """Return why no requests should be sent here, but for load: `starting`, `blocked`."""

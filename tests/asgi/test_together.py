@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from resilient_mw import ServerPolicy
+from resilient_mw.asgi import ResilienceMiddleware
 from tests.asgi.driver import (
+    Counting,
     Message,
     Request,
     http_scope,
     nothing_left,
     queued,
+    slots,
     until,
 )
+from tests.asgi.test_shutdown import Host
 from tests.asgi.test_stream import (
     Events,
+    ended,
     guarded,
+    nothing_open,
+    opened,
     rule,
 )
 
@@ -68,3 +77,62 @@ async def test_the_place_of_a_forgotten_stream_is_found_by_the_next_one() -> Non
     request.disconnect()
     await request.end(1.0)
     assert request.status == 200
+
+
+# -- the end of a server -----------------------------------------------------------------------------------------------
+
+
+class Told:
+    """Its lifespan notes what was still running when it was told to end."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.running = 0
+        self.left: int | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            self.running += 1
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                self.running -= 1
+            return
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.left = self.running
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def test_the_application_is_shut_down_after_its_streams() -> None:
+    app = Told(Events())
+    middleware = guarded(app, rule(slot="head", deadline_covers="head"), drain_timeout=0.3)
+    async with nothing_open(middleware):
+        host = await Host(middleware).started()
+        request = Request(middleware).start()
+        await until(lambda: opened(middleware) == 1)
+        host.tell("shutdown")
+        await asyncio.wait_for(host.task, 5)
+        assert app.left == 0
+        await request.end(1.0)
+    assert ended(middleware) == {"shutdown": 1}
+
+
+async def test_the_application_is_shut_down_after_those_that_run_outside_in_shadow_mode() -> None:
+    counting = Counting()
+    app = Told(counting)
+    middleware = ResilienceMiddleware(app, ServerPolicy(limit=1, queue=0, shadow=["admission"]))
+    async with nothing_left(middleware):
+        host = await Host(middleware).started()
+        requests = [Request(middleware).start() for _ in range(3)]
+        await until(lambda: counting.running == 3)
+        requests[0].disconnect()
+        await requests[0].end(1.0)
+        assert slots(middleware) == 0
+        asyncio.get_running_loop().call_later(0.2, counting.gate.set)
+        host.tell("shutdown")
+        await asyncio.wait_for(host.task, 5)
+        assert app.left == 0
+        for each in requests[1:]:
+            await each.end(1.0)
