@@ -93,8 +93,8 @@ class StreamExchange(HttpExchange):
             self._free_early()
 
     def _free_early(self) -> None:
-        """Give the slots back while the request goes on."""
-        if self._slot_taken:
+        """Give the slots back while the request goes on. One that is over has them until its work has stopped."""
+        if self._slot_taken and self.reason is None:
             self._guard.streams.open(self.entry)
             self._free()
 

@@ -7,20 +7,24 @@ from typing import Any
 
 import pytest
 
-from resilient_mw import ServerPolicy
+from resilient_mw import ServerPolicy, current
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.events import Cancelled, Event
 from tests.asgi.driver import (
     Counting,
     Message,
     Request,
     http_scope,
     nothing_left,
+    outcomes,
     queued,
     slots,
     until,
 )
 from tests.asgi.test_shutdown import Host
 from tests.asgi.test_stream import (
+    START,
     Events,
     ended,
     guarded,
@@ -136,3 +140,26 @@ async def test_the_application_is_shut_down_after_those_that_run_outside_in_shad
         assert app.left == 0
         for each in requests[1:]:
             await each.end(1.0)
+
+
+# -- sections in streams -----------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_that_is_over_in_a_section_is_cancelled_once() -> None:
+    events: list[Event] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async with current().shield(5.0):
+            await send(dict(START))
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(30)
+
+    middleware = guarded(app, rule(slot="head"), listeners=[events.append])
+    async with nothing_open(middleware):
+        request = Request(middleware).start()
+        await asyncio.sleep(0.05)
+        request.disconnect()
+        await request.end(2.0)
+    cancelled = [each.reason for each in events if isinstance(each, Cancelled)]
+    assert cancelled == [CancelReason.CLIENT_DISCONNECT]
+    assert (outcomes(middleware), ended(middleware)) == ({"client_disconnect": 1}, {})
