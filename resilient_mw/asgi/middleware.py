@@ -165,7 +165,7 @@ class ResilienceMiddleware(MiddlewareState):
             else:
                 deadline_at = self._established(scope, entry, now, lag)
             if outer is not None:
-                deadline_at = min(deadline_at, outer.deadline_at)
+                deadline_at = min(deadline_at, outer._fixed_end())  # noqa: SLF001
             if entry.plain:
                 decision, cost = guard.arrive(entry, now, deadline_at), entry.cost
             else:

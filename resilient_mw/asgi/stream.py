@@ -3,6 +3,8 @@
 No message is changed or held back, and nothing is made per message: the deadline is an instant that moves, and the
 supervisor arms a timer for it when it is near.
 """
+# The contexts of one request are one subject in several files: private names keep the face of the user's object small.
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -106,11 +108,9 @@ class StreamExchange(HttpExchange):
         super().release()
 
     def _fixed_end(self) -> float:
-        return super()._fixed_end() if self._covers == BODY else FOREVER
-
-    def _interrupted_at(self) -> float:
-        # Scopes inside that end later than this deadline, as it stands, must not rely on it.
-        return super()._interrupted_at() if self._covers == BODY else FOREVER
+        if self._covers == BODY:
+            return super()._fixed_end()
+        return FOREVER if self._outer is None else self._outer._fixed_end()
 
     def _part_came(self) -> None:
         """Move the deadline: the next part, or the head, has its time from now on."""
@@ -122,4 +122,4 @@ class StreamExchange(HttpExchange):
 
     def _end_at(self, at: float) -> None:
         # Another middleware around this one may end the request before.
-        self.deadline_at = at if self._outer is None else min(at, self._outer.deadline_at)
+        self.deadline_at = at if self._outer is None else min(at, self._outer._fixed_end())

@@ -112,7 +112,7 @@ class ShadowGuard(Guard):
         """
         if self._keeps and (stream is None or stream.covers in {None, BODY}):
             return deadline_at
-        return FOREVER if outer is None else outer.deadline_at
+        return FOREVER if outer is None else outer._fixed_end()  # noqa: SLF001
 
     def due_at(self, ticket: Ticket, deadline_at: float, now: float) -> float:
         """Return the instant from which on a run that begins now would have been cancelled; inf: it is not counted."""

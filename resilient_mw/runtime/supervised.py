@@ -208,10 +208,17 @@ class Supervised(RequestContext):
 
     def _ends_at(self) -> float:
         # Nothing that goes on after the response is told that it is worthless now.
+        if self.reason is None and (self.complete or self.done):
+            return FOREVER
+        # What is around may have an end that moves: it is told, and minded there.
+        return self.deadline_at if self._outer is None else min(self.deadline_at, self._outer._ends_at())
+
+    def _fixed_end(self) -> float:
         return FOREVER if self.reason is None and (self.complete or self.done) else self.deadline_at
 
     def _interrupted_at(self) -> float:
-        return self._ends_at()
+        # Scopes inside that end later must not rely on an end that moves.
+        return self._fixed_end()
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         return self.task.get_loop()

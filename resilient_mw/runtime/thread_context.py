@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.deadline import FOREVER
 from resilient_mw.core.ports import Clock
+from resilient_mw.core.streams import BODY
 from resilient_mw.runtime.alarm import ALARM
 from resilient_mw.runtime.context import CancelCallback, RequestContext
 from resilient_mw.runtime.hooks import Hook, run_hooks
@@ -130,7 +131,16 @@ class ThreadContext(RequestContext):
 
     def _ends_at(self) -> float:
         # Nothing that goes on after the response is told that it is worthless now.
-        return FOREVER if self.ended and self.reason is None else self.deadline_at
+        if self.ended and self.reason is None:
+            return FOREVER
+        # What is around may have an end that moves: it is told, and minded there.
+        return self.deadline_at if self.outer is None else min(self.deadline_at, self.outer._ends_at())
+
+    def _fixed_end(self) -> float:
+        stream = None if self.entry is None else self.entry.stream
+        if stream is None or stream.covers == BODY:
+            return FOREVER if self.ended and self.reason is None else self.deadline_at
+        return FOREVER if self.outer is None else self.outer._fixed_end()
 
     def _section_until(self) -> float:
         return FOREVER if self.outer is None else self.outer._section_until()

@@ -166,7 +166,7 @@ class ResilienceMiddleware:
         deadline_at = protection.deadline_at(
             now, entry, fields, environ.get("REMOTE_ADDR"), () if forwarded is None else (forwarded,)
         )
-        deadline_at = min(deadline_at, outer.deadline_at)  # it never grows from layer to layer
+        deadline_at = min(deadline_at, outer._fixed_end())  # noqa: SLF001  it never grows from layer to layer
         if entry.plain:
             decision: Decision | Asking = guard.arrive(entry, now, deadline_at)
             cost, tenant = entry.cost, None

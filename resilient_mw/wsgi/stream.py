@@ -92,6 +92,6 @@ class StreamRun(Run):
         context = self.context
         before = context.deadline_at
         end = self._guard.clock.now() + self._idle
-        context.deadline_at = end if context.outer is None else min(end, context.outer.deadline_at)
+        context.deadline_at = end if context.outer is None else min(end, context.outer._fixed_end())  # noqa: SLF001
         if context.hooks is not None and context.deadline_at < before:
             ALARM.poke()

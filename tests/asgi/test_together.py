@@ -24,6 +24,8 @@ from tests.asgi.driver import (
 )
 from tests.asgi.test_shutdown import Host
 from tests.asgi.test_stream import (
+    CHUNK,
+    END,
     START,
     Events,
     ended,
@@ -163,3 +165,48 @@ async def test_a_stream_that_is_over_in_a_section_is_cancelled_once() -> None:
     cancelled = [each.reason for each in events if isinstance(each, Cancelled)]
     assert cancelled == [CancelReason.CLIENT_DISCONNECT]
     assert (outcomes(middleware), ended(middleware)) == ({"client_disconnect": 1}, {})
+
+
+# -- two policies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "inside", [{}, {"slot": "head"}, {"deadline_covers": "head"}, {"deadline_idle": 5.0}]
+)
+async def test_a_deadline_that_moves_is_not_fixed_by_a_middleware_inside(inside: dict[str, Any]) -> None:
+    app = Events()
+    inner = (
+        guarded(app, rule(**inside), deadline_default=5.0)
+        if inside
+        else ResilienceMiddleware(app, deadline_default=5.0)
+    )
+    outer = guarded(inner, rule(deadline_covers="gaps", deadline_idle=0.4, deadline_default=0.4))
+    async with nothing_left(inner), nothing_left(outer):
+        request = Request(outer).start()
+        await until(lambda: len(app.contexts) == 1)
+        assert app.contexts[0].remaining() <= 0.4
+        for _ in range(5):
+            await asyncio.sleep(0.2)
+            app.chunks.put_nowait(dict(CHUNK))
+        await asyncio.sleep(0.1)
+        assert app.contexts[0].remaining() <= 0.4
+        app.chunks.put_nowait(dict(END))
+        await request.end(1.0)
+        assert request.complete, request.messages
+
+
+async def test_a_file_has_no_gaps_for_a_middleware_inside_either() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(dict(START))
+        await send({"type": "http.response.pathsend", "path": "/nowhere"})
+
+    said = rule(slot="head", deadline_covers="gaps", deadline_idle=0.2)
+    inner = guarded(app, said)
+    outer = guarded(inner, said)
+    async with nothing_left(inner), nothing_left(outer):
+        request = Request(outer, stall=lambda each: each["type"] == "http.response.pathsend").start()
+        await request.stalled.wait()
+        await asyncio.sleep(0.4)
+        request.go_on()
+        await request.end(1.0)
+    assert ended(inner) == {"completed": 1}

@@ -370,3 +370,24 @@ def test_another_one_of_ours_around_a_stream_ends_it_before() -> None:
         server.read()
     server.close()
     assert (service.is_idle(), service.ended) == (True, {"deadline": 1})
+
+
+@pytest.mark.parametrize("inside", [{}, {"slot": "head"}, {"deadline_covers": "head"}])
+def test_a_deadline_that_moves_is_not_fixed_by_a_middleware_inside(inside: dict[str, Any]) -> None:
+    left: list[float] = []
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+        start_response("200 OK", list(TEXT))
+        for _ in range(4):
+            service.clock.advance(0.9)
+            left.append(current().remaining())
+            yield b"x"
+
+    service = Service(app, inside, deadline_default=50.0)
+    outer = ServerPolicy(routes=[RouteRule("/*", deadline_idle=1.0, deadline_default=1.0)])
+    use_clock(outer, service.clock)
+    server = ScriptedWSGI(ResilienceMiddleware(service.middleware, outer)).call()
+    assert server.read() == [b"x"] * 4
+    server.close()
+    assert left == pytest.approx([0.1] * 4)
+    assert service.is_idle()
