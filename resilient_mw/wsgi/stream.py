@@ -58,7 +58,9 @@ class StreamRun(Run):
         """Note that the head has been sent; give the slots back unless the application holds them for something."""
         if self._head_at is None:
             self._head_at = self._guard.clock.now()
-        held = any(not future.done() for future in self.context.held or ())
+        context = self.context
+        held = any(not future.done() for future in context.held or ())
+        held = held or (context.hooks is not None and ALARM.shielded(context))
         if self._frees and self._slot_taken and not held and self.context.reason is None:
             self._slot_taken = False
             self._guard.streams.open(self._entry)

@@ -391,3 +391,22 @@ def test_a_deadline_that_moves_is_not_fixed_by_a_middleware_inside(inside: dict[
     server.close()
     assert left == pytest.approx([0.1] * 4)
     assert service.is_idle()
+
+
+def test_a_section_that_is_open_at_the_head_keeps_the_slot_beyond_it() -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+        start_response("200 OK", list(TEXT))
+        with current().shield(5.0):
+            yield b"one"
+            yield b"two"
+        yield b"three"
+        yield b"four"
+
+    service = Service(app, HEAD_HELD)
+    server = service.call()
+    server.read(2)
+    assert (slots_taken(service.policy), service.opened) == (1, 0)
+    server.read(2)
+    assert (slots_taken(service.policy), service.opened) == (0, 1)
+    server.close()
+    assert service.is_idle()
