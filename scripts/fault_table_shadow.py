@@ -47,7 +47,7 @@ NEEDS_FAULTS = (
         (NEEDS + "it_is_refused_while_the_circuit_is_open_and_told_when_it_is_tried_again",)),
     Fault("need_sends_away_for_hours", NEEDED, "min(wait, MOST_RETRY_AFTER)", "wait",
         (NEEDS + "nobody_is_sent_away_for_longer_than_a_minute",)),
-    Fault("need_hides_that_it_drains", NEEDED, "if guard.controller.draining:", "if False:",
+    Fault("need_hides_that_it_drains", NEEDED, "if now >= guard.controller.refuse_from:", "if False:",
         (NEEDS + "while_draining_that_is_the_reason",)),
     Fault("degradable_refused", NEEDED, "if seconds is None or entry.degradable:", "if seconds is None:",
         (NEEDS + "who_can_do_with_less_passes", BY_VARIANT)),

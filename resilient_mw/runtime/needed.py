@@ -38,9 +38,10 @@ def refused_for_need(
 ) -> Decision | None:
     """Refuse a request that has just arrived if the dependency that it needs is not to be had; None if it may pass.
 
-    It passes if nobody knows the dependency, if a cheaper variant can answer, and if our own look-up fails.
+    It passes if nobody knows the dependency, if a cheaper variant can answer, and if our own look-up fails. In shadow mode
+    it is counted and runs.
     """
-    if guard.controller.draining:
+    if now >= guard.controller.refuse_from:
         return None  # That is the better reason: it closes the connection.
     try:
         seconds = missing_for(name)
@@ -50,7 +51,7 @@ def refused_for_need(
     if seconds is None or entry.degradable:
         return None
     if shadow is not None and shadow.would_refuse(ADMISSION, entry, Reason.DEPENDENCY_UNAVAILABLE):
-        return None
+        return shadow.outside(entry, entry.cost)
     wait = math.ceil(max(1.0, seconds) * (1.0 + JITTER * _random.random()))
     decision = guard.refuse(entry, now, Reason.DEPENDENCY_UNAVAILABLE)
     return replace(decision, retry_after=min(wait, MOST_RETRY_AFTER))

@@ -95,6 +95,15 @@ class ShadowGuard(Guard):
         self._tell(entry, defence, REFUSE, reason)
         return True
 
+    def outside(self, entry: RouteEntry, cost: int, tenant: str | None = None) -> ShadowDecision:
+        """Let a request run that was counted as refused on arrival: beside the model, which it would not have reached."""
+        ticket = Ticket(entry, cost, tenant, late=True)
+        ticket.holds = False
+        with self._lock:
+            entry.arrived += 1
+            self._outside.add(ticket)
+        return ShadowDecision(ticket=ticket)
+
     def would_cancel(self, ticket: Ticket) -> None:
         """Count a run that would have been cancelled at its deadline, unless the model would not have let it run."""
         if not (ticket.holds or _holds_slots(ticket)):
@@ -138,7 +147,9 @@ class ShadowGuard(Guard):
         if not self._keeps:
             reason = self._too_late(now, deadline_at)
             late = reason is not None and self.would_refuse(DEADLINES, entry, reason)
-            if late or not self._models:
+            if late and self._models:
+                return self.outside(entry, entry.cost if cost is None else cost, tenant)
+            if not self._models:
                 deadline_at = FOREVER
         decision = super().arrive(entry, now, deadline_at, cost, tenant)
         ticket = Ticket(entry, entry.cost if cost is None else cost, tenant, late=late)

@@ -88,7 +88,9 @@ def test_who_can_do_with_less_passes() -> None:
 def test_while_draining_that_is_the_reason() -> None:
     world = World("needed-at-the-end")
     world.downed.open()
-    world.guard.drain()
+    world.guard.drain(delay=5.0)
+    assert world.arrive()[0] is Reason.DEPENDENCY_UNAVAILABLE, "until then it is not the reason"
+    world.guard.drain(delay=0.0)
     assert world.arrive() == (None, None)
 
 

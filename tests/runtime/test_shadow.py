@@ -253,8 +253,28 @@ def test_a_dependency_that_is_away_only_counts() -> None:
     downed.open()
     world = World()
     entry = world.guard.entries.get("/", Mark(needs="away-in-shadow"))
-    assert refused_for_need(world.guard, entry, "away-in-shadow", 0.0, world.guard) is None
+    passed = refused_for_need(world.guard, entry, "away-in-shadow", 0.0, world.guard)
+    assert passed is not None
+    assert passed.admitted
     assert dict(world.would().refused) == {"dependency_unavailable": 1}
+    ticket = ticket_of(passed)
+    assert ticket is not None
+    assert (world.slots(), world.shadow().outside) == ((0, 0), 1)
+    world.end(ticket)
+    assert world.at_rest()
+
+
+def test_who_is_refused_on_arrival_is_refused_once_and_takes_no_slot_of_the_model() -> None:
+    world = World(limit=1, queue=0, shadow=True)
+    late = [world.run(budget=0.0) for _ in range(2)]
+    assert (world.slots(), world.shadow().outside) == ((0, 0), 2)
+    running = world.run()
+    world.clock.advance(20.0)
+    late.append(world.run(budget=0.0))
+    assert dict(world.would().refused) == {"expired_on_arrival": 3}
+    for ticket in (*late, running):
+        world.end(ticket)
+    assert world.at_rest()
 
 
 def test_a_server_that_refuses_early_refuses_nothing() -> None:
