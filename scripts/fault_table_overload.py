@@ -168,8 +168,8 @@ OVERLOAD_FAULTS = (
     Fault("readiness_of_the_past", WATCHED, "        self.look()\n        with self._lock:\n            reasons",
         "        with self._lock:\n            reasons",
         (LOOKS + "readiness_tells_overload_and_does_not_fall",)),
-    Fault("snapshot_of_the_past", GUARD, "            self._catch_up()\n        self.overload.look()\n",
-        "            self._catch_up()\n",
+    Fault("snapshot_of_the_past", GUARD, "            self.catch_up()\n        self.overload.look()\n",
+        "            self.catch_up()\n",
         (LOOKS + "the_policy_takes_reports_of_what_only_others_can_measure",)),
     Fault("own_signal_reported", CONFIG, "if signal not in REPORTED:", "if False:", (
         LOOKS + "what_the_middleware_measures_itself_cannot_be_reported",

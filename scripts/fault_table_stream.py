@@ -80,13 +80,13 @@ STREAM_FAULTS = (
     Fault("stream_upload_for_the_head_lasts", SHELL, "        if self._covers == GAPS and message", "        if message", (
         IN_SHELL + "an_upload_may_last_while_its_parts_come",
     )),
-    Fault("stream_outlives_the_middleware_around_it", SHELL, "at if self._outer is None else min(at, self._outer.deadline_at)", "at", (
+    Fault("stream_outlives_the_middleware_around_it", SHELL, "at if self._outer is None else min(at, self._outer._fixed_end())", "at", (
         IN_SHELL + "another_one_of_ours_around_a_stream_ends_it_before",
     )),
-    Fault("stream_scopes_rely_on_what_moves", SHELL, "        return super()._interrupted_at() if self._covers == BODY else FOREVER\n", "        return super()._interrupted_at()\n", (
+    Fault("stream_scopes_rely_on_what_moves", "resilient_mw/runtime/supervised.py", "        return self._fixed_end()\n", "        return self._ends_at()\n", (
         IN_SHELL + "a_scope_bounds_a_stream_whose_deadline_moves",
     )),
-    Fault("stream_scopes_end_with_the_first_gap", SHELL, "        return super()._fixed_end() if self._covers == BODY else FOREVER\n", "        return super()._fixed_end()\n", (
+    Fault("stream_scopes_end_with_the_first_gap", SHELL, "        if self._covers == BODY:\n            return super()._fixed_end()\n        return FOREVER if", "        return super()._fixed_end()\n        return FOREVER if", (
         IN_SHELL + "a_scope_bounds_a_stream_whose_deadline_moves",
     )),
     Fault("stream_timer_for_a_far_deadline", SUPERVISE, "        elif not record.done and record.deadline_at <= self._horizon:\n", "        elif not record.done:\n", (
@@ -138,7 +138,7 @@ STREAM_FAULTS = (
     Fault("stream_wsgi_slot_twice", THREADS, "        if self._slot_taken:\n            self._slot_taken = False\n            if self._head_at", "        if True:\n            if self._head_at", (
         IN_THREADS + "the_slot_comes_back_when_the_first_bytes_have_left",
     )),
-    Fault("stream_wsgi_held_slot", THREADS, "any(not future.done() for future in self.context.held or ())", "False", (
+    Fault("stream_wsgi_held_slot", THREADS, "any(not future.done() for future in context.held or ())", "False", (
         IN_THREADS + "what_the_application_holds_the_slot_for_keeps_it_beyond_the_head",
     )),
     Fault("stream_wsgi_lasts_as_a_run", THREADS, "                self._admitted_at += at - self._head_at\n", "                pass\n", (
@@ -162,7 +162,7 @@ STREAM_FAULTS = (
     Fault("stream_wsgi_alarm_sleeps_on", THREADS, "        if context.hooks is not None and context.deadline_at < before:\n            ALARM.poke()\n", "", (
         IN_THREADS + "callbacks_hear_of_a_gap_at_its_end",
     )),
-    Fault("stream_wsgi_outlives_the_middleware_around_it", THREADS, "end if context.outer is None else min(end, context.outer.deadline_at)", "end", (
+    Fault("stream_wsgi_outlives_the_middleware_around_it", THREADS, "end if context.outer is None else min(end, context.outer._fixed_end())", "end", (
         IN_THREADS + "another_one_of_ours_around_a_stream_ends_it_before",
     )),
     Fault("stream_wsgi_place_kept", THREADS, "        guard.streams.end(entry, outcome_of(reason", "        (entry, outcome_of(reason", (

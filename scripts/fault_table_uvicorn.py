@@ -27,7 +27,7 @@ UVICORN_FAULTS = (
     Fault("uvicorn_not_counted", CONTROLLER, "        route.arrived += 1\n        route.refuse(reason)\n        return reason, self", "        return reason, self", (
         SERVED + "a_refusal_never_reaches_the_middleware_and_is_the_same",
     )),
-    Fault("uvicorn_forgotten_slot_kept", GUARD, "        if self._later:\n            self._catch_up()\n        with self._lock:\n            refused", "        with self._lock:\n            refused", (
+    Fault("uvicorn_forgotten_slot_kept", GUARD, "        if self._later:\n            self.catch_up()\n        with self._lock:\n            refused", "        with self._lock:\n            refused", (
         SERVED + "a_forgotten_request_gives_its_slot_back",
     )),
     Fault("uvicorn_listeners_not_told", GUARD, "refused is not None and self.listeners", "refused is None and self.listeners", (

@@ -68,7 +68,7 @@ class Websockets:
 
     def arrive(self, entry: RouteEntry, now: float) -> Decision:
         """Decide about a websocket that wants to be opened; see `Connections.arrive`."""
-        self.catch_up()
+        self._catch_up()
         if now >= self.overload.look_at:
             self.overload.look()  # a service that has nothing but websockets has no tick that does
         controller = self._controller
@@ -121,7 +121,7 @@ class Websockets:
 
     def snapshot(self) -> WebsocketSnapshot:
         """Return the figures of this instant."""
-        self.catch_up()
+        self._catch_up()
         with self._lock:
             return websocket_snapshot(self.connections)
 

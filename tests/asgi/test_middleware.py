@@ -596,7 +596,12 @@ async def test_a_deadline_never_grows_from_layer_to_layer(
     between: str, outside: float, inside: float
 ) -> None:
     seen: list[float] = []
-    inner: Any = ResilienceMiddleware(remembering(seen), deadline_default=inside)
+
+    async def handler() -> None:
+        context = current()
+        seen.extend((context.remaining(), context.deadline_at - context.clock.now()))
+
+    inner: Any = ResilienceMiddleware(plain(handler), deadline_default=inside)
 
     async def in_a_task(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.create_task(inner(scope, receive, send))
@@ -606,6 +611,7 @@ async def test_a_deadline_never_grows_from_layer_to_layer(
     async with nothing_left(outer, inner):
         await Request(outer).run()
     assert a_little_less(seen[0], 0.3)
+    assert a_little_less(seen[1], 0.3)  # of its own, whoever is around it
 
 
 async def test_a_request_that_passes_two_middlewares_of_one_policy_is_guarded_once() -> None:

@@ -181,14 +181,17 @@ async def test_the_deadline_of_a_middleware_around_it_holds() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         left.append(current().remaining())
+        kept.append(current().deadline_at)
         await asyncio.sleep(5)
 
+    kept: list[float] = []
     inside = ResilienceMiddleware(app, ServerPolicy(shadow=True, name="inside"))
     outside = ResilienceMiddleware(inside, ServerPolicy(name="outside", deadline_default=0.1))
     async with nothing_left(inside, outside):
         request = await Request(outside).run()
     assert request.status == 504
     assert 0.0 < left[0] <= 0.1
+    assert kept[0] < math.inf
 
 
 async def test_websockets_over_their_limit_are_served_without_a_place() -> None:

@@ -734,6 +734,7 @@ async def test_another_one_of_ours_around_a_stream_ends_it_before() -> None:
         await until(lambda: opened(inner) == 1)
         assert current().remaining() == math.inf
         assert app.contexts[0].remaining() <= 0.2
+        assert app.contexts[0].deadline_at < math.inf
         await request.end(1.0)
     assert app.closed == [CancelReason.DEADLINE]
     assert 0.195 <= request.returned_at < 0.2 + ON_TIME
