@@ -116,26 +116,25 @@ FAULTS = (
         "settled += self._dispatch(now) if loser is not None else NOBODY", "pass",
         (UNIT + "test_a_push_out_of_one_that_slots_were_saved_for_starts_others",)),
     Fault("double_release", GUARD,
-        "self.controller.finish(entry, outcome, ran)\n            settled = ",
-        "self.controller.finish(entry, outcome, ran)\n"
-        "            self.controller.release(self.clock.now(), entry, cost)\n            settled = ",
+        "            settled = self.controller.end(",
+        "            self.controller.release(self.clock.now(), entry, cost, tenant)\n            settled = self.controller.end(",
         ("tests/runtime/test_guard.py::test_routes_that_differ_in_cost_only_share_their_labels",)),
     Fault("double_release_unnoticed", SLOTS, "if state.slots < cost:", "if False:", (
         UNIT + "test_slots_given_back_twice_are_an_error",
     )),
     Fault("stale_reservation", SLOTS,
-        "self.in_use += cost\n        state.slots += cost\n        if state.priority.reserved:",
-        "self.in_use += cost\n        state.slots += cost\n        if False:",
+        "self.in_use = in_use\n        state.slots += cost\n        if state.reserved:",
+        "self.in_use = in_use\n        state.slots += cost\n        if False:",
         (MACHINE,)),
     Fault("reservation_ignored", SLOTS,
         "return self.limit - self.in_use - self._unfilled + state.unfilled", "return self.limit - self.in_use",
         (UNIT + "test_reserved_slots_stay_free_for_their_class",)),
     Fault("unbounded_queue", CONTROLLER,
-        "elif self.waiting >= self.queue_length or len(state.queue) >= state.most:", "elif False:",
+        "if loser is None and (self.waiting >= self.queue_length or len(state.queue) >= state.most):", "if False:",
         (UNIT + "test_the_queue_is_bounded_for_all_classes_together",)),
     Fault("class_bound_forgotten", CONTROLLER,
-        "elif self.waiting >= self.queue_length or len(state.queue) >= state.most:",
-        "elif self.waiting >= self.queue_length:",
+        "if loser is None and (self.waiting >= self.queue_length or len(state.queue) >= state.most):",
+        "if loser is None and self.waiting >= self.queue_length:",
         (UNIT + "test_a_class_has_its_own_bound",)),
     Fault("exempt_without_bound", CONTROLLER, "if self.exempt >= self._policy.exempt_limit:", "if False:", (
         UNIT + "test_exempt_requests_have_a_bound_of_their_own",
@@ -182,7 +181,7 @@ FAULTS = (
     Fault("prediction_forgotten", FORECAST, "return wait is not None and wait + median > budget", "return False", (
         UNIT + "test_one_whose_answer_would_come_too_late_is_refused_on_arrival",
     )),
-    Fault("cut_off_runs_teach", ENTRY, "if outcome == COMPLETED:", "if outcome:", (
+    Fault("cut_off_runs_teach", FORECAST, "if outcome != COMPLETED:", "if not outcome:", (
         UNIT + "test_a_cut_off_run_does_not_make_a_route_look_fast",
     )),
     # -- values
@@ -202,7 +201,7 @@ FAULTS = (
         "if node.any is not None and segment:", "if node.any is not None:",
         ("tests/core/test_routes.py::test_a_parameter_is_one_segment_that_is_not_empty",)),
     Fault("exempt_for_every_method", ROUTING,
-        "if exempt is not None and method in READING:", "if exempt is not None:",
+        "if path in self._exempt and method in READING:", "if path in self._exempt:",
         ("tests/admission/test_routing.py::test_health_paths_are_exempt_for_reading_only_and_before_every_rule",)),
     Fault("mark_hidden_by_wrapper", MARKS,
         'for attribute in ("__wrapped__", "func",', 'for attribute in ("func",',
@@ -213,8 +212,8 @@ FAULTS = (
         "tests/runtime/test_thread_gate.py::test_a_timer_that_fires_early_settles_its_waiter_and_does_not_spin",
     )),
     Fault("decision_without_lock", GUARD,
-        "with self._lock:\n            decision = self.controller.arrive(",
-        "if True:\n            decision = self.controller.arrive(",
+        "self._lock.acquire()\n        try:\n            decision = self.controller.arrive(\n                now, entry, entry.cost if cost is None else cost, deadline_at, tenant\n            )\n        finally:\n            self._lock.release()\n",
+        "decision = self.controller.arrive(\n            now, entry, entry.cost if cost is None else cost, deadline_at, tenant\n        )\n",
         ("tests/runtime/test_thread_gate.py::test_sixty_four_threads_through_a_barrier",)),
     Fault("grant_before_attach_lost", GUARD, "if not waiting:\n            wake()\n", "", (
         "tests/runtime/test_async_gate.py::test_a_grant_before_the_wait_begins_is_found",

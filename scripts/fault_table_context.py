@@ -100,7 +100,7 @@ CONTEXT_FAULTS = (
         IN_FRAMEWORKS + "an_async_flask_view_is_cancelled_by_a_scope_and_completes_its_section",
     )),
     Fault("within_the_request_is_cancelled_twice", WITHIN,
-        "asyncio.timeout(None if watched else context.remaining())", "asyncio.timeout(context.remaining() - 0.01)", (
+        "asyncio.timeout(None if watched else left)", "asyncio.timeout(left - 0.01)", (
         IN_WITHIN + "a_scope_that_is_longer_than_the_request_leaves_the_end_to_that",
     )),
     Fault("within_grows", WITHIN, "        return min(self._until, self._outer._ends_at())\n", "        return self._until\n", (

@@ -9,6 +9,7 @@ SUPERVISE = "resilient_mw/runtime/supervise.py"
 FORWARDED = "resilient_mw/core/headers/forwarded_for.py"
 LENGTH = "resilient_mw/core/headers/content_length.py"
 ASGI = "resilient_mw/asgi/middleware.py"
+ASGI_STATE = "resilient_mw/asgi/middleware_state.py"
 ASGI_EDGE = "resilient_mw/asgi/edge.py"
 EXCHANGE = "resilient_mw/asgi/exchange.py"
 WSGI = "resilient_mw/wsgi/middleware.py"
@@ -84,13 +85,13 @@ EDGE_FAULTS = (
     Fault("edge_lag_outlives_the_tick", SUPERVISE, "            self.lag = self._late = 0.0\n", "", (
         IN_LAG + "lag_ends_with_the_tick",
     )),
-    Fault("edge_lag_is_not_charged", ASGI, " and not supervisor.lag:", ":", (
+    Fault("edge_lag_is_not_charged", ASGI, " and not lag:", ":", (
         IN_ASGI + "lag_of_the_loop_is_charged_also_to_those_who_say_nothing",
     )),
-    Fault("edge_asgi_length_takes_a_slot", ASGI, "if size is not None and size > entry.max_body:", "if False:", (
+    Fault("edge_asgi_length_takes_a_slot", ASGI, "            if entry.plain:\n                decision", "            if True:\n                decision", (
         IN_ASGI + "a_larger_content_length_is_refused_before_a_slot_and_before_anything_is_read",
     )),
-    Fault("edge_asgi_nothing_is_counted", ASGI, "        if max_body is not None:\n", "        if False:\n", (
+    Fault("edge_asgi_nothing_is_counted", ASGI_STATE, "        if exchange.entry.max_body is not None:\n", "        if False:\n", (
         IN_ASGI + "bodies_are_counted_while_they_are_read_whatever_they_said",
     )),
     Fault("edge_asgi_each_message_for_itself", ASGI_EDGE, "            self._left -= len", "            self._left = self._most - len", (
@@ -117,10 +118,10 @@ EDGE_FAULTS = (
     Fault("edge_asgi_head_twice", ASGI_EDGE, " if bytes(pair[0]).lower() != self._name]", "]", (
         IN_ASGI + "of_two_layers_the_outer_one_tells",
     )),
-    Fault("edge_wsgi_length_takes_a_slot", WSGI, "if size is not None and size > entry.max_body:", "if False:", (
+    Fault("edge_wsgi_length_takes_a_slot", WSGI, "        if entry.plain:\n            decision", "        if True:\n            decision", (
         IN_WSGI + "a_larger_content_length_is_refused_before_a_slot",
     )),
-    Fault("edge_wsgi_no_size_is_small", WSGI, 'and "wsgi.input" in environ and _size(environ) is None', 'and not environ.get("CONTENT_LENGTH")', (
+    Fault("edge_wsgi_no_size_is_small", WSGI, "and _is_of_unknown_size(environ)", 'and not environ.get("CONTENT_LENGTH")', (
         IN_WSGI + "what_is_no_size_is_counted_while_it_is_read",
     )),
     Fault("edge_wsgi_one_byte_less", WSGI_INPUT, "if self._left >= 0:", "if self._left > 0:", (

@@ -13,7 +13,7 @@ FORKS = "resilient_mw/runtime/forks.py"
 GUARD_STATE = "resilient_mw/runtime/guard_state.py"
 LIFECYCLE = "resilient_mw/runtime/lifecycle.py"
 LIFESPAN = "resilient_mw/asgi/lifespan.py"
-MIDDLEWARE = "resilient_mw/asgi/middleware.py"
+MIDDLEWARE_STATE = "resilient_mw/asgi/middleware_state.py"
 OWNER = "resilient_mw/runtime/dependency_owner.py"
 PHASES = "resilient_mw/admission/phases.py"
 PROTECTION = "resilient_mw/runtime/protection.py"
@@ -195,7 +195,7 @@ LIFECYCLE_FAULTS = (
     Fault("fork_inherits_chance", GUARD_STATE, "        self._rng.seed()", "        self._rng.getstate()", (
         FORKED + "children_draw_their_own_random_numbers",
     )),
-    Fault("fork_inherits_loops", MIDDLEWARE, "        self._services = {}\n        self._making", "        self._making", (
+    Fault("fork_inherits_loops", MIDDLEWARE_STATE, "        self._services = {}\n        self._making", "        self._making", (
         FORKED + "a_child_has_none_of_the_parents_loops_and_does_not_drain_with_it",
     )),
     # -- with early refusals, websockets, sections
@@ -220,10 +220,10 @@ LIFECYCLE_FAULTS = (
     Fault("reload_keeps_the_order", RELOAD, "            state.standing = planned.standing\n", "            pass\n", (
         RELOADS + "the_order_of_a_class_may_change_while_its_queue_stands",
     )),
-    Fault("reload_of_old_answers_in_a_loop", MIDDLEWARE, "                service.stopped = self._stopped\n", "                pass\n", (
+    Fault("reload_of_old_answers_in_a_loop", MIDDLEWARE_STATE, "                service.stopped = self._stopped\n", "                pass\n", (
         "tests/asgi/test_reload.py::test_a_loop_that_serves_already_has_the_new_answers_and_fields",
     )),
-    Fault("reload_of_old_field_names", MIDDLEWARE, "        self._field_names = frozenset(fields)\n", "        self._field_names = getattr(self, '_field_names', frozenset(fields))\n", (
+    Fault("reload_of_old_field_names", MIDDLEWARE_STATE, "        self._field_names = frozenset(fields)\n", "        self._field_names = getattr(self, '_field_names', frozenset(fields))\n", (
         "tests/asgi/test_reload.py::test_a_loop_that_serves_already_has_the_new_answers_and_fields",
     )),
     Fault("reload_of_old_early_refusals", "integrations/resilient_mw_integrations/_early_refusals.py", "        if policy is not self._policy:\n", "        if self._policy is None:\n", (

@@ -194,8 +194,8 @@ REFUSAL_FAULTS = (
     Fault(
         "refusal_debug_asgi",
         ASGI_REFUSAL,
-        "if figures is None and ASKING_NAMES",
-        "if ASKING_NAMES",
+        "if figures is None and (not asked",
+        "if (not asked",
         (SAME_WORDS + "test_debug_mode_says_how_it_stands",),
     ),
     Fault(

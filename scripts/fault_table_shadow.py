@@ -36,7 +36,7 @@ POOLS = "tests/integrations/test_httpx_gate.py::test_"
 NEEDS_FAULTS = (
     Fault("need_never_looked_at", PROTECTION, "if entry.needs is not None:", "if False:", (BY_VARIANT,)),
     Fault("needs_of_plain_routes", "resilient_mw/admission/entry.py",
-        "max_body is None and needs is None", "max_body is None", (BY_VARIANT,)),
+        "max_body is None and stream is None and needs is None", "max_body is None and stream is None", (BY_VARIANT,)),
     Fault("refused_when_it_is_to_be_tried", BREAKER,
         "return self.retry_in(now) or None", "return self.retry_in(now)",
         (NEEDS + "a_trial_is_possible_and_closes_the_circuit",)),
@@ -158,7 +158,7 @@ SHADOW_FAULTS = (
         (ASGI + "what_goes_on_after_a_complete_response_is_no_overrun",)),
     Fault("shadow_asgi_timer_left", ON_ASGI, "            self._timer.cancel()", "            pass",
         (ASGI + "a_timer_does_not_outlive_its_request",)),
-    Fault("shadow_asgi_keeps_the_deadline", ON_ASGI, "self.deadline_at = shadow.kept(self.deadline_at, self._outer)", "pass",
+    Fault("shadow_asgi_keeps_the_deadline", ON_ASGI, "self.deadline_at = shadow.kept(self.deadline_at, self._outer, self.entry.stream)", "pass",
         (ASGI + "an_overrun_is_counted_once_and_nothing_is_cancelled",)),
     Fault("shadow_wsgi_counts_every_step", ON_WSGI, "            self._due_at = FOREVER\n", "",
         (WSGI + "an_overrun_is_counted_once_and_the_answer_is_the_applications",)),

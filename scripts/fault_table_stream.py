@@ -11,6 +11,7 @@ SUPERVISE = "resilient_mw/runtime/supervise.py"
 PROTECTION = "resilient_mw/runtime/protection.py"
 SHELL = "resilient_mw/asgi/stream.py"
 MIDDLEWARE = "resilient_mw/asgi/middleware.py"
+WAITING = "resilient_mw/asgi/waiting.py"
 THREADS = "resilient_mw/wsgi/stream.py"
 IN_SHELL = "tests/asgi/test_stream.py::test_"
 IN_THREADS = "tests/wsgi/test_stream.py::test_"
@@ -110,7 +111,7 @@ STREAM_FAULTS = (
     Fault("stream_our_errors_keep_a_place", PLACES, "        if decision is None or decision.reason is not None:\n", "        if decision is not None and decision.reason is not None:\n", (
         IN_SHELL + "a_refused_stream_and_an_error_of_our_own_take_no_place",
     )),
-    Fault("stream_leaver_keeps_his_place", MIDDLEWARE, "                    self._guard.streams.left(waiter)\n", "", (
+    Fault("stream_leaver_keeps_his_place", WAITING, "                guard.streams.left(waiter)\n", "", (
         IN_SHELL + "who_leaves_as_his_wait_ends_gives_his_place_back",
     )),
     Fault("stream_leaver_counts_twice", PLACES, "            self._waiting = [each for each in self._waiting if each is not waiter]\n", "            waiter.state = WaiterState.LEFT\n", (

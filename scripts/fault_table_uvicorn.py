@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fault_table import GUARD, Fault
 
-CONTROLLER = "resilient_mw/admission/controller.py"
+SURE = "resilient_mw/admission/surely.py"
 FRONT = "integrations/resilient_mw_integrations/_early_refusals.py"
 PROTOCOL = "integrations/resilient_mw_integrations/uvicorn.py"
 
@@ -12,19 +12,19 @@ SURELY = "tests/admission/test_surely_refused.py::test_"
 SERVED = "tests/servers/test_uvicorn_protocol.py::test_"
 
 UVICORN_FAULTS = (
-    Fault("uvicorn_exempt_refused", CONTROLLER, "        if route.rank < 0:\n            return None\n        if self.draining:", "        if self.draining:", (
+    Fault("uvicorn_exempt_refused", SURE, "    if route.rank < 0:\n        return None\n    if now", "    if now", (
         SURELY + "everybody_but_the_exempt_while_draining",
     )),
-    Fault("uvicorn_push_out_overlooked", CONTROLLER, "Reason.QUEUE_FULL if full and self._make_room(state) is None else None", "Reason.QUEUE_FULL if full else None", (
+    Fault("uvicorn_push_out_overlooked", SURE, "if not (full or sheds) or controller.make_room(state, None) is not None:", "if not (full or sheds):", (
         SURELY + "not_where_a_higher_class_would_push_somebody_out",
     )),
-    Fault("uvicorn_waiters_about_to_go_overlooked", CONTROLLER, "(due is not None and due <= now) or ", "", (
+    Fault("uvicorn_waiters_about_to_go_overlooked", SURE, "(due is not None and due <= now) or ", "", (
         SURELY + "not_where_a_waiter_is_about_to_give_up",
     )),
-    Fault("uvicorn_free_slot_overlooked", CONTROLLER, "        if not state.queue and self.slots.fits(state, route.cost):\n            return None\n", "", (
+    Fault("uvicorn_free_slot_overlooked", SURE, "    if not state.queue and controller.slots.fits(state, route.cost):\n        return None\n", "", (
         SERVED + "the_connection_goes_on_with_ordinary_requests",
     )),
-    Fault("uvicorn_not_counted", CONTROLLER, "        route.arrived += 1\n        route.refuse(reason)\n        return reason, self", "        return reason, self", (
+    Fault("uvicorn_not_counted", SURE, "    route.arrived += 1\n    route.refuse(reason)\n", "    pass\n", (
         SERVED + "a_refusal_never_reaches_the_middleware_and_is_the_same",
     )),
     Fault("uvicorn_forgotten_slot_kept", GUARD, "        if self._later:\n            self.catch_up()\n        with self._lock:\n            refused", "        with self._lock:\n            refused", (

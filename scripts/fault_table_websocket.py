@@ -49,7 +49,7 @@ WEBSOCKET_FAULTS = (
     Fault("websocket_marks_are_unknown", PROTECTION, "                    self._sockets.bind(resolver)\n", "                    pass\n", (
         IN_MARKS + "marks_and_rules_decide_the_class",
     )),
-    Fault("websocket_counted_as_requests", PROTECTION, "RouteTable(self.policy, websockets.connections.entries)", "RouteTable(self.policy, self.guard.entries)", (
+    Fault("websocket_counted_as_requests", PROTECTION, "RouteTable(self.policy, websockets.connections.entries, failed)", "RouteTable(self.policy, self.guard.entries, failed)", (
         IN_SHELL + "an_open_websocket_is_in_no_figure_of_requests",
     )),
     Fault("websocket_never_looks", OWNER, "if now >= self.overload.look_at:", "if now < -1.0:", (
@@ -76,10 +76,10 @@ WEBSOCKET_FAULTS = (
     Fault("websocket_close_to_nobody_raises", SHELL, "    except OSError:\n        pass\n", "    except LookupError:\n        pass\n", (
         IN_SHELL + "a_refusal_comes_after_the_connect_and_nobody_answers_who_has_gone",
     )),
-    Fault("websocket_guarded_twice", SHELL, "if isinstance(outer, Connection) and outer.guarded_by(websockets):", "if outer is None:", (
+    Fault("websocket_guarded_twice", SHELL, "if isinstance(outer, Connection) and outer.placed_by(websockets):", "if outer is None:", (
         IN_SHELL + "a_websocket_that_passes_two_middlewares_of_one_policy_has_one_place",
     )),
-    Fault("websocket_guarded_by_the_nearest_only", CONNECTION, "self._outer is not None and self._outer.guarded_by(websockets)", "False", (
+    Fault("websocket_guarded_by_the_nearest_only", CONNECTION, "isinstance(self._outer, Connection) and self._outer.placed_by(websockets)", "False", (
         IN_SHELL + "a_websocket_that_passes_two_middlewares_of_one_policy_has_one_place",
     )),
     Fault("websocket_leaked_context", SHELL, "        outer = NO_REQUEST  # it leaked", "        pass  # it leaked", (
