@@ -13,12 +13,13 @@ import pytest
 import trio
 
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.asgi.exchange import HttpExchange
 from resilient_mw.core.errors import ResilienceWarning, UnsupportedEventLoop
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.routes import Route
 from resilient_mw.runtime import protection
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST
-from tests.asgi.driver import Message, Request, figures, hello, http_scope, slots, supervisor_of
+from tests.asgi.driver import Message, Request, figures, hello, http_scope, slots
 
 LIFESPAN: dict[str, Any] = {
     "type": "lifespan",
@@ -293,17 +294,21 @@ def _hasty_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("_hasty_threads")
 def test_threads_with_a_loop_each_get_a_supervisor_each() -> None:
     """The supervisor of another thread's loop would set timers that nobody wakes for."""
-    middleware = ResilienceMiddleware(hello)
     mixed: list[Any] = []
     finished: list[int] = []
 
+    async def looks(scope: Any, receive: Any, send: Any) -> None:
+        context = CURRENT.get()
+        if not isinstance(context, HttpExchange):
+            mixed.append(context)
+        elif context.service.supervisor._loop is not asyncio.get_running_loop():
+            mixed.append(context.service)
+        await hello(scope, receive, send)
+
+    middleware = ResilienceMiddleware(looks, limit=4)
+
     async def many() -> None:
-        loop = asyncio.get_running_loop()
-        for _ in range(2_000):
-            supervisor = supervisor_of(middleware)
-            if supervisor._loop is not loop:
-                mixed.append(supervisor)
-        finished.append((await Request(middleware).run()).status or 0)
+        finished.extend([(await Request(middleware).run()).status or 0 for _ in range(200)])
 
     threads = [threading.Thread(target=lambda: asyncio.run(many())) for _ in range(4)]
     for thread in threads:
@@ -311,16 +316,24 @@ def test_threads_with_a_loop_each_get_a_supervisor_each() -> None:
     for thread in threads:
         thread.join()
     assert mixed == []
-    assert finished == [200] * 4
+    assert finished == [200] * 800
     assert slots(middleware) == 0
 
 
 def test_b32_the_slot_of_a_request_that_a_closed_loop_forgot_comes_back() -> None:
     """B32: the garbage collector ends the coroutine, in a context that is not the request's, on a loop that is closed."""
+    ended_with: list[type[BaseException]] = []
 
     async def sleeps(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await asyncio.get_running_loop().create_future()
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await middleware(scope, receive, send)
+        except BaseException as error:
+            ended_with.append(type(error))
+            raise
 
     middleware = ResilienceMiddleware(sleeps, limit=1)
     loop = asyncio.new_event_loop()
@@ -329,7 +342,7 @@ def test_b32_the_slot_of_a_request_that_a_closed_loop_forgot_comes_back() -> Non
     )  # "destroyed but it is pending" is true, and wanted here
 
     async def begin() -> None:
-        Request(middleware).start()
+        Request(around).start()
         await asyncio.sleep(0.15)
 
     loop.run_until_complete(begin())
@@ -339,6 +352,7 @@ def test_b32_the_slot_of_a_request_that_a_closed_loop_forgot_comes_back() -> Non
     asyncio.run(_other_request(middleware))
     gc.collect()
     assert slots(middleware) == 0
+    assert ended_with == [GeneratorExit]
 
 
 def test_b32_the_collector_may_come_while_this_thread_holds_the_lock() -> None:
