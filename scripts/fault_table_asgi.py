@@ -223,7 +223,7 @@ ASGI_FAULTS = (
         "asgi_b32_release_on_cancel",
         "resilient_mw/asgi/middleware.py",
         "            supervisor.leave(exchange, release)\n",
-        "            if not isinstance(caught or __import__('sys').exc_info()[1], asyncio.CancelledError):\n                supervisor.leave(exchange, release)\n",
+        "            if not isinstance(caught or __import__('sys').exc_info()[1], __import__('asyncio').CancelledError):\n                supervisor.leave(exchange, release)\n",
         ("tests/asgi/test_fuzz.py::test_b32_the_server_cancels_at_any_step",),
     ),
     Fault(

@@ -66,7 +66,7 @@ CALLS_FAULTS = (
         (BACK + "a_slot_of_the_server_comes_back_whoever_is_cancelled_when",)),
     Fault("b34_slot_left_after_an_await", ASGI,
         "            supervisor.leave(exchange, release)\n",
-        "            await asyncio.sleep(0)\n            supervisor.leave(exchange, release)\n",
+        "            await __import__('asyncio').sleep(0)\n            supervisor.leave(exchange, release)\n",
         (BACK + "a_slot_of_the_server_comes_back_whoever_is_cancelled_when",)),
     Fault("b34_slot_kept_by_an_interrupted_close", WSGI_BODY,
         "            raise\n        finally:\n            run.end()", "            raise\n        run.end()",
