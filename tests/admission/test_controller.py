@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from resilient_mw.admission.decision import ADMITTED, NOBODY
-from resilient_mw.admission.entry import Waiter, WaiterState
+from resilient_mw.admission.entry import COMPLETED, Waiter, WaiterState
+from resilient_mw.admission.forecast import ENOUGH_TO_LEARN
 from resilient_mw.core.deadline import FOREVER
 from resilient_mw.core.priority import CRITICAL, DEFAULT_CLASSES, NORMAL, SHEDDABLE, PriorityClass
 from resilient_mw.core.rejection import Reason
@@ -537,17 +538,34 @@ def test_the_prediction_follows_the_measured_drain_rate() -> None:
     desk.queue(5.0, budget=1.8)
 
 
-def test_a_cut_off_run_does_not_make_a_route_look_fast() -> None:
+@pytest.mark.parametrize("held", [False, True], ids=["slots given back", "slots held on"])
+def test_a_cut_off_run_does_not_make_a_route_look_fast(held: bool) -> None:
     """B40: cancelled and failed runs teach nothing about how long the work takes."""
     desk = Desk(limit=1)
     desk.learn(0.5)
     for outcome in ("client_disconnect", "deadline", "error"):
         for _ in range(100):
-            desk.controller.finish(desk.route(), outcome, 0.001)
+            if held:
+                desk.controller.finish(desk.route(), outcome, 0.001)
+            else:
+                desk.admit(0.0)
+                desk.controller.end(0.0, desk.route(), 1, outcome, 0.001)
     desk.controller.forecast.learn()
     median = desk.route().median.value
     assert median == pytest.approx(0.5)
     assert desk.route().outcomes == {"completed": 30, "client_disconnect": 100, "deadline": 100, "error": 100}
+
+
+def test_completed_runs_are_learned_from_before_they_pile_up() -> None:
+    desk = Desk(limit=1)
+    for _ in range(1000):
+        desk.admit(0.0)
+        desk.controller.end(0.0, desk.route(), 1, COMPLETED, 0.5)
+        assert len(desk.route().runs) <= ENOUGH_TO_LEARN
+    desk.controller.forecast.learn()
+    route = desk.route()
+    assert (route.outcomes, route.run.total, route.median.value) == ({"completed": 1000}, 500.0, 0.5)
+    assert desk.controller.forecast.typical_run == 0.5
 
 
 def test_a_higher_class_is_not_refused_for_the_backlog_of_a_lower_one() -> None:

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.controller import AdmissionController
-from resilient_mw.admission.decision import NOBODY
-from resilient_mw.admission.entry import COMPLETED, WaiterState
+from resilient_mw.admission.decision import NOBODY, Settled
+from resilient_mw.admission.entry import COMPLETED, ERROR, RouteEntry, WaiterState
 from resilient_mw.admission.queue import Timetable
 from resilient_mw.admission.routing import RouteEntries
 from resilient_mw.core.marks import Mark
@@ -112,6 +112,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.health = entries.get("/health", Mark("exempt"))
         self.exempt = 0
         self.learned = False
+        self.in_one_step = False
 
     # -- verbs
 
@@ -204,7 +205,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def exempt_request(self, leaves: bool) -> None:
         if leaves and self.exempt:
             self.exempt -= 1
-            assert self.controller.release(self.now, self.health, 1) == NOBODY
+            assert self._give_back(self.health, 1, None) == NOBODY
         else:
             decision = self.controller.arrive(self.now, self.health, 1, self.now + 60)
             assert decision.admitted is (self.exempt < 2)
@@ -255,11 +256,18 @@ class ControllerMachine(RuleBasedStateMachine):
     def _release(self, request: Request) -> None:
         waited = self.ledger.waiting
         route = self.routes[request.rank]
-        settled = self.controller.release(self.now, route, request.cost, request.tenant)
+        settled = self._give_back(route, request.cost, request.tenant)
         self.ledger.released(self.now, request, settled)
         if waited:
             self.ledger.check_nobody_is_dead(self.now)
         self._check()
+
+    def _give_back(self, route: RouteEntry, cost: int, tenant: str | None) -> Settled:
+        """Give slots back: by themselves, and together with the count of the run, by turns."""
+        self.in_one_step = not self.in_one_step
+        if self.in_one_step:
+            return self.controller.end(self.now, route, cost, ERROR, TICK, tenant)
+        return self.controller.release(self.now, route, cost, tenant)
 
     def _tick(self) -> None:
         self.ledger.ticked(self.now, self.controller.tick(self.now))
