@@ -523,9 +523,9 @@ ASGI_FAULTS = (
     ),
     Fault(
         "asgi_trailers_end",
-        "resilient_mw/asgi/messages.py",
-        'not message.get("more_body", False) and not trailers',
-        'not message.get("more_body", False)',
+        "resilient_mw/asgi/exchange.py",
+        "            last = not self._trailers\n",
+        "            last = True\n",
         ("tests/asgi/test_transparency.py::test_what_ends_a_response_is_known",),
     ),
     Fault(

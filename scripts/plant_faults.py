@@ -41,6 +41,10 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("resilient_mw", "integrations", "tests", "pyproject.toml")
 LONGEST = 90
 """Seconds for the tests of one fault; a fault that makes them hang is noticed, too."""
+LONGEST_TEST = 10
+"""Seconds for one test while a fault is planted."""
+LONGEST_WITHOUT = 3600
+"""Seconds for the tests of all faults while none is planted, and for each of them."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +88,23 @@ class Copy:
         )
         return Path(done.stdout.strip())
 
-    def run(self, tests: Sequence[str]) -> Outcome:
-        """Run some tests and stop at the first failure."""
+    def run(self, tests: Sequence[str], *, each: float = LONGEST_TEST, longest: float = LONGEST) -> Outcome:
+        """Run some tests and stop at the first failure.
+
+        Args:
+            tests: their pytest node ids.
+            each: seconds for one test.
+            longest: seconds for all of them.
+        """
         command = [
             sys.executable, "-m", "pytest", "-x", "-q", "-rf", "--tb=no", "--no-header", "-p", "no:cacheprovider",
-            "--timeout=10", "-p", "tests.admission.profiles", "--hypothesis-profile=faults", *tests,
+            f"--timeout={each}", "-p", "tests.admission.profiles", "--hypothesis-profile=faults", *tests,
         ]  # fmt: skip
         began = time.monotonic()
         try:
             done = subprocess.run(
                 command, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False,
-                timeout=LONGEST,
+                timeout=longest,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Outcome(("(it hangs)",), "", time.monotonic() - began)
@@ -136,7 +146,8 @@ def verify(copy: Copy, faults: Sequence[Fault]) -> str:
     """Return why the tests could not tell anything; empty if they pass as long as nothing is planted."""
     if not copy.imported_from().is_relative_to(copy.folder):
         return f"the tests would run {copy.imported_from()} and not the copy in {copy.folder}"
-    outcome = copy.run(sorted({test for fault in faults for test in fault.tests}))
+    tests = sorted({test for fault in faults for test in fault.tests})
+    outcome = copy.run(tests, each=LONGEST_WITHOUT, longest=LONGEST_WITHOUT)
     if outcome.failed:
         return f"{outcome.failed[0]} fails although nothing is planted"
     return outcome.broken

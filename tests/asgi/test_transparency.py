@@ -68,6 +68,16 @@ CONVERSATIONS: dict[str, list[Message]] = {
         {"type": "http.response.trailers", "headers": [(b"a", b"1")], "more_trailers": True},
         {"type": "http.response.trailers", "headers": [(b"b", b"2")]},
     ],
+    "a file by descriptor and trailers": [
+        START | {"trailers": True},
+        {"type": "http.response.zerocopysend", "file": 3},
+        {"type": "http.response.trailers", "headers": [(b"a", b"1")]},
+    ],
+    "a file by path and trailers": [
+        START | {"trailers": True},
+        {"type": "http.response.pathsend", "path": "/etc/hostname"},
+        {"type": "http.response.trailers", "headers": [(b"a", b"1")]},
+    ],
     "push and debug": [
         {"type": "http.response.debug", "info": {"template": object()}},
         {"type": "http.response.push", "path": "/b", "headers": []},
@@ -126,6 +136,8 @@ def _sends_and_waits(messages: list[Message]) -> App:
         ("a file by path", 2),
         ("a file by descriptor", 3),
         ("trailers", 4),
+        ("a file by descriptor and trailers", 3),
+        ("a file by path and trailers", 3),
         ("one body", 2),
         ("early hints", 4),
     ],
