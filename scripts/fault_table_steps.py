@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from fault_table import CONTROLLER, FORECAST, GUARD, MACHINE, SLOTS, UNIT, Fault
+from fault_table import CONTROLLER, FORECAST, GUARD, MACHINE, ROUTING, SLOTS, UNIT, Fault
 
 MESSAGES = "resilient_mw/asgi/messages.py"
 MIDDLEWARE = "resilient_mw/asgi/middleware.py"
 PROTECTION = "resilient_mw/runtime/protection.py"
 SURE = "resilient_mw/admission/surely.py"
+BROKEN_LOOK_UP = (
+    "tests/asgi/test_middleware.py::test_a_broken_route_look_up_makes_the_request_an_unmatched_one"
+)
 ENDS = "tests/asgi/test_transparency.py::test_what_ends_a_response_is_known"
 IN_ASGI = "tests/asgi/test_edge.py::test_"
 IN_WSGI = "tests/wsgi/test_edge.py::test_"
@@ -88,6 +91,17 @@ STEP_FAULTS = (
         IN_WSGI + "a_larger_content_length_is_refused_before_a_slot",
     )),
     Fault("length_of_any_field", "resilient_mw/asgi/head.py", "if each == wanted]", "if each]", (
-        "tests/asgi/test_edge.py",
+        IN_ASGI + "without_the_field_and_with_too_few_addresses_nobody_can_lengthen",
     )),
+    Fault("no_field_is_read_wsgi", "resilient_mw/wsgi/head.py", "return [value] if value else []", "return []", (
+        IN_WSGI + "a_larger_content_length_is_refused_before_a_slot",
+    )),
+    # -- what has gone wrong
+    Fault("forgotten_slot_kept_by_the_next", GUARD,
+        "        if self._later:\n            self._catch_up()\n        # Here", "        # Here",
+        ("tests/runtime/test_forgotten.py::test_a_forgotten_waiter_is_taken_back_by_the_next_arrival",)),
+    Fault("broken_look_up_is_raised", ROUTING, "            if self._failed is None:\n", "            if True:\n", (
+        BROKEN_LOOK_UP,
+    )),
+    Fault("broken_look_up_is_not_counted", ROUTING, "            self._failed(error)\n", "", (BROKEN_LOOK_UP,)),
 )  # fmt: skip

@@ -696,7 +696,9 @@ async def test_a_broken_route_look_up_makes_the_request_an_unmatched_one(
         request = await Request(middleware, http_scope("/x")).run()
     assert request.status == 200
     assert figures(middleware).guard_errors == 1
-    assert [route.route for route in figures(middleware).routes if route.arrived] == ["unmatched"]
+    assert {route.route: route.arrived for route in figures(middleware).routes if route.arrived} == {
+        "unmatched": 2
+    }
     assert len(caplog.records) == 1
 
 
