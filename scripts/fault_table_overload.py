@@ -70,7 +70,7 @@ OVERLOAD_FAULTS = (
     Fault("crowd_not_seen_to_go_by_an_end", GUARD, THIN_OUT + "    def finish(", "\n    def finish(", (
         LOOKS + "a_crowd_that_goes_between_two_looks_is_seen_to_go",
     )),
-    Fault("crowd_not_seen_to_go_by_leaving", GUARD, THIN_OUT + "    def later(", "\n    def later(", (
+    Fault("crowd_not_seen_to_go_by_leaving", GUARD, THIN_OUT + "    def catch_up(", "\n    def catch_up(", (
         LOOKS + "a_crowd_of_waiters_that_leave_is_seen_to_go",
     )),
     Fault("every_end_looks", WATCHED,

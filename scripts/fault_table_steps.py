@@ -98,7 +98,7 @@ STEP_FAULTS = (
     )),
     # -- what has gone wrong
     Fault("forgotten_slot_kept_by_the_next", GUARD,
-        "        if self._later:\n            self._catch_up()\n        # Here", "        # Here",
+        "        if self._later:\n            self.catch_up()\n        # Here", "        # Here",
         ("tests/runtime/test_forgotten.py::test_a_forgotten_waiter_is_taken_back_by_the_next_arrival",)),
     Fault("broken_look_up_is_raised", ROUTING, "            if self._failed is None:\n", "            if True:\n", (
         BROKEN_LOOK_UP,

@@ -14,13 +14,13 @@ IN_THREADS = "tests/wsgi/test_stream.py::test_"
 MODEL = "tests/runtime/test_shadow.py::test_"
 
 TOGETHER_FAULTS = (
-    Fault("shadow_counts_for_listeners_only", GUARD, "(self.listeners or self._models)", "self.listeners", (
+    Fault("shadow_counts_for_listeners_only", GUARD, "            if decision.reason is not None:\n                self._tell_refused", "            if decision.reason is not None and self.listeners:\n                self._tell_refused", (
         "tests/asgi/test_shadow.py::test_a_crowd_runs_and_is_counted",
     )),
     Fault("shadow_stream_gives_a_place_back", "resilient_mw/asgi/waiting.py", "if not guard.policy.shadowed:", "if True:", (
         MEET + "who_leaves_as_his_wait_ends_had_no_place_in_shadow_mode",
     )),
-    Fault("forgotten_stream_keeps_its_place", "resilient_mw/runtime/protection.py", "            self.guard.catch_up()", "            pass", (
+    Fault("forgotten_stream_keeps_its_place", "resilient_mw/runtime/arrivals.py", "    guard.catch_up()  # the place of a forgotten one may be free\n", "", (
         MEET + "the_place_of_a_forgotten_stream_is_found_by_the_next_one",
     )),
     Fault("shutdown_under_streams", LIFECYCLE, "any(loop.in_flight for loop in self._loops)", "False", (

@@ -12,7 +12,7 @@ SURELY = "tests/admission/test_surely_refused.py::test_"
 SERVED = "tests/servers/test_uvicorn_protocol.py::test_"
 
 UVICORN_FAULTS = (
-    Fault("uvicorn_exempt_refused", SURE, "    if route.rank < 0:\n        return None\n    if now", "    if now", (
+    Fault("uvicorn_exempt_refused", SURE, "    if route.rank < 0 or route.head_rule is not None:", "    if route.head_rule is not None:", (
         SURELY + "everybody_but_the_exempt_while_draining",
     )),
     Fault("uvicorn_push_out_overlooked", SURE, "if not (full or sheds) or controller.make_room(state, None) is not None:", "if not (full or sheds):", (
