@@ -277,7 +277,10 @@ class ServerPolicy:
 
     def _owner(self) -> PolicyOwner:
         if not self.owner:
-            raise RuntimeError(f"no middleware was made with the policy {self.name!r}")
+            raise RuntimeError(
+                f"no middleware was made with the policy {self.name!r} yet: give it to one first. FastAPI and Starlette make "
+                "theirs when the server starts, so ask in the lifespan or in a request"
+            )
         return self.owner[0]
 
     def with_changes(self, changes: Mapping[str, Any] = MappingProxyType({})) -> ServerPolicy:
