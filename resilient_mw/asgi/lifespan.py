@@ -83,5 +83,6 @@ async def serve_lifespan(  # noqa: PLR0917  the three of ASGI, and the two that 
 async def _finished(guard: Guard) -> None:
     """Wait until nothing runs or waits, at most until the drain is over."""
     lifecycle = guard.lifecycle
+    guard.catch_up()  # those that the garbage collector has ended hold nothing
     while lifecycle.busy() and guard.clock.now() < lifecycle.stop_at + CLEAN_UP_WITHIN:  # noqa: ASYNC110  only here
         await asyncio.sleep(LOOK_EVERY)

@@ -144,6 +144,19 @@ async def test_the_application_is_shut_down_after_those_that_run_outside_in_shad
             await each.end(1.0)
 
 
+async def test_a_forgotten_request_does_not_hold_up_the_end() -> None:
+    app = Told(Counting())
+    middleware = ResilienceMiddleware(app, ServerPolicy())
+    async with nothing_left(middleware):
+        host = await Host(middleware).started()
+        coroutine = middleware(http_scope(), None, None)
+        coroutine.send(None)
+        coroutine.close()
+        host.tell("shutdown")
+        await asyncio.wait_for(host.task, 5)
+    assert app.left == 0
+
+
 # -- sections in streams -----------------------------------------------------------------------------------------------
 
 
