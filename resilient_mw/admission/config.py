@@ -239,8 +239,8 @@ class ServerPolicy:
 
         Raises:
             TypeError: a field does not exist.
-            ValueError: a value is not allowed, does not fit a route, or cannot be reloaded: `name`, `overload`, `ramp`, and the
-                names of the classes.
+            ValueError: a value is not allowed, does not fit a route, or cannot be reloaded: `name`, `overload`, `ramp`,
+                `shadow`, the names of the classes, and whether there is a `websocket_limit`.
             RuntimeError: no middleware was made with this policy object.
         """
         return self._owner().reload(policy, changes)
