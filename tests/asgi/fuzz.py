@@ -81,6 +81,11 @@ async def _play(world: World, found: list[str], seen: Counter[str]) -> None:
         seen[f"ended by {handling.record.reason or 'itself'}"] += 1
     seen.update(each.reason.value for each in world.events if isinstance(each, Refused))
     seen["left while waiting"] += sum(each.left for each in world.guards[0].snapshot().routes)
+    streams = world.guards[0].snapshot().streams
+    for stream in streams.routes if streams is not None else ():
+        seen["streams"] += sum(stream.ended.values())
+    seen["reloaded"] += world.plan.reload_at is not None
+    seen["sections"] += sum(handling.had_sections for handling in world.handlings.values())
     seen["late"] += sum(each.late for each in world.guards[0].snapshot().routes)
 
 

@@ -9,6 +9,8 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.decision import Decision, Settled
 from resilient_mw.admission.entry import RouteEntry, Waiter, WaiterState
+from resilient_mw.admission.routing import RouteEntries
+from resilient_mw.runtime.guard import Guard
 from tests.admission.ledger import Ledger, Request
 
 
@@ -67,6 +69,16 @@ class AccountedController(AdmissionController):
             self._note(lambda: self.ledger.begun(now, self._queued(waiter), decision))
         return decision
 
+    def reloads(self, policy: ServerPolicy) -> None:
+        """Take other numbers into account; at least as many slots and places as before."""
+        planned = Ledger(policy)
+        for name in ("limit", "queue_length", "most", "places", "most_cost"):
+            setattr(self.ledger, name, getattr(planned, name))
+
+    def reloaded(self, now: float, settled: Settled) -> None:
+        """Look at what the other numbers have settled."""
+        self._note(lambda: self.ledger.ticked(now, settled), now)
+
     def _note(self, tell: Callable[[], None], now: float | None = None) -> None:
         try:
             tell()
@@ -86,3 +98,24 @@ class AccountedController(AdmissionController):
     def _queued(self, waiter: Waiter) -> Request:
         known = [*self.ledger.granted, *(each for queue in self.ledger.queues for each in queue)]
         return next(each for each in known if each.waiter is waiter)
+
+
+class AccountedGuard(Guard):
+    """A guard that tells the account of a reload."""
+
+    _reloading = False
+
+    def change(self, policy: ServerPolicy) -> RouteEntries:
+        self._account().reloads(policy)
+        self._reloading = True
+        return super().change(policy)
+
+    def _wake(self, settled: Settled) -> None:
+        if self._reloading:
+            self._reloading = False
+            self._account().reloaded(self.clock.now(), settled)
+        super()._wake(settled)
+
+    def _account(self) -> AccountedController:
+        assert isinstance(self.controller, AccountedController)
+        return self.controller

@@ -54,6 +54,10 @@ def nothing_left(world: World) -> Iterator[str]:
 
 
 def _nobody_left(world: World) -> Iterator[str]:
+    streams = world.guards[0].streams._streams
+    streams._look()  # as who needs a place does
+    if streams.places or any(streams._open.values()):
+        yield f"{streams.places} places of streams are taken, {streams._open} are open"
     if world.controller.ledger.running or world.controller.ledger.granted:
         yield "the account of admission still has somebody who runs"
     if world.in_use != {"slots": 0, "exempt": 0}:
@@ -85,6 +89,11 @@ def figures_tell_what_happened(world: World) -> Iterator[str]:
     snapshot = world.guards[0].snapshot()
     outcomes = Counter(map(_outcome, world.handlings.values()))
     told = total(snapshot, "outcomes")
+    for stream in snapshot.streams.routes if snapshot.streams is not None else ():
+        for outcome, count in stream.ended.items():  # each had a run, which its head completed
+            told.update({outcome: count})
+            told.subtract({"completed": count})
+    told = +told
     # A caller who left at the instant of his grant was admitted and never ran, and so was who was cancelled before the
     # task had begun in which he would have run.
     unseen = told - outcomes

@@ -17,6 +17,8 @@ from tests.asgi.fuzz_plan import RequestPlan, Step
 if TYPE_CHECKING:
     from tests.asgi.fuzz_world import World
 
+EARLY = 0.002
+"""Seconds by which a section may be over before its time."""
 TOLD_WITHIN = 0.2
 """Seconds after its end within which a request hears of it that listens beside its work."""
 
@@ -32,6 +34,9 @@ class Handling:
         finishing_at, complete_at: the instants at which it began to send its last message, and had sent it.
         raised: what left it.
         holding: what keeps its slot: itself while it runs, and what it has held.
+        freed: whether it does not keep its slot any more, since the head has been sent.
+        sections: the ends of its sections that are open.
+        had_sections, interrupted: how many it has entered, and how many of them were cancelled before their time was over.
         complaints: what it found wrong meanwhile.
     """
 
@@ -49,6 +54,9 @@ class Handling:
         self.raised: BaseException | None = None
         self.listening = self.most_listening = 0
         self.holding = 1
+        self.freed = False
+        self.sections: list[float] = []
+        self.had_sections = self.interrupted = 0
         self.complaints: list[str] = []
         self._receive = receive
         self._send = send
@@ -57,6 +65,8 @@ class Handling:
             self.record.on_cancel(self._over)
 
     def _over(self, reason: CancelReason) -> None:
+        if any(self.world.now() < until - EARLY for until in self.sections):
+            self.complaints.append("its callback was called while a section was open")
         self.over_at = self.world.now()
         self.reasons.append(reason)
 
@@ -71,7 +81,7 @@ class Handling:
 
     async def follow(self, steps: tuple[Step, ...]) -> None:
         for name, *arguments in steps:
-            if current().remaining() > self.record.remaining():
+            if current().remaining() > self.record.remaining() and not self.sections:
                 self.complaints.append(f"the context is another one in step {name}")
             await getattr(self, name)(*arguments)
 
@@ -87,6 +97,8 @@ class Handling:
                 self.complaints.append("a lost connection was reported to it as an error")
             raise
         self.sent[place] = (message, self.world.now())
+        if message["type"] == "http.response.start" and self.record.reason is None:
+            self.world.head_left(self)
         if last and self.complete_at == inf:
             self.complete_at = self.world.now()
 
@@ -245,6 +257,20 @@ class Handling:
         async with current().within(seconds):
             await self.follow(steps)
 
+    async def section(self, seconds: float, steps: tuple[Step, ...]) -> None:
+        """Do what must complete."""
+        self.had_sections += 1
+        async with current().shield(seconds) as section:
+            until = self.world.now() + section.remaining()  # it ends with the one around it
+            self.sections.append(until)
+            try:
+                await self.follow(steps)
+            except asyncio.CancelledError:
+                self.interrupted += self.world.now() < until - EARLY
+                raise
+            finally:
+                self.sections.remove(until)
+
     async def child(self, seconds: float, held: bool) -> None:
         """Start a task and leave it alone."""
         task = asyncio.create_task(self._alone(seconds))
@@ -283,6 +309,7 @@ def application(world: World) -> Callable[[Any, Any, Any], Awaitable[None]]:
         try:
             await handling.run()
         finally:
-            world.lets_go(handling)
+            if not handling.freed:
+                world.lets_go(handling)
 
     return app

@@ -50,7 +50,9 @@ def make(seed: int) -> Plan:
         early=rng.choice([0.0, 0.0, 0.0, 0.0005]),
         stack=rng.choice(STACKS),
         outer_default=rng.choice([0.05, 0.3, 1.0]),
-        drain_at=_grid(rng, 0.3) if rng.random() < 0.06 else None,
+        drain_at=_grid(rng, 0.3) if rng.random() < 0.1 else None,
+        drain_within=rng.choice([20.0, 0.0, 0.1, 0.25]),
+        reload_at=_grid(rng, 0.3) if rng.random() < 0.1 else None,
         requests=tuple(_request(rng) for _ in range(rng.choice([1, 2, 2, 3, 3, 4, 6]))),
     )
 
@@ -69,6 +71,8 @@ def _policy(rng: Random) -> dict[str, Any]:
         RouteRule("/high", priority="critical"),
         RouteRule("/quick", deadline_default=QUICK),
         RouteRule("/probe", priority="exempt"),
+        RouteRule("/events", slot="head"),
+        RouteRule("/feed", priority="sheddable", slot="head", deadline_idle=0.1),
     ]
     classes = DEFAULT_CLASSES
     if limit == 3 and rng.random() < 0.5:
@@ -80,7 +84,7 @@ def _policy(rng: Random) -> dict[str, Any]:
         "wait_share": rng.choice([0.25, 0.5, 1.0]), "classes": classes, "exempt_limit": rng.choice([1, 2]),
         "deadline_default": rng.choice([0.08, 0.2, 0.2, 0.5, 1.0]), "deadline_minimum": rng.choice([0.0, 0.0, 0.05]),
         "deadline_maximum": MAXIMUM, "smallest_budget": rng.choice([0.0, 0.005, 0.04]),
-        "trusted_peers": rng.choice([(), (TRUSTED,)]), "routes": tuple(rules),
+        "trusted_peers": rng.choice([(), (TRUSTED,)]), "routes": tuple(rules), "stream_limit": rng.choice([1, 2, 8]),
     }  # fmt: skip
 
 
@@ -94,7 +98,22 @@ def _request(rng: Random) -> RequestPlan:
     valid = [each[0] for each in wishes.values() if len(each) == 1 and each[0] is not None]
     return RequestPlan(
         at=_grid(rng, rng.choice([0.0, 0.05, 0.2])),
-        path=rng.choice(["/", "/", "/", "/low", "/high", "/wide", "/quick", "/probe", "/health"]),
+        path=rng.choice(
+            [
+                "/",
+                "/",
+                "/",
+                "/low",
+                "/high",
+                "/wide",
+                "/quick",
+                "/probe",
+                "/health",
+                "/events",
+                "/events",
+                "/feed",
+            ]
+        ),
         method=rng.choice(["GET", "GET", "GET", "POST", "POST", "HEAD"]),
         peer=rng.choice(["203.0.113.9", "10.1.2.3"]),
         fields=tuple(fields),
@@ -167,13 +186,13 @@ def _answer(rng: Random) -> tuple[Step, ...]:
 
 def _step(rng: Random, depth: int) -> Step:
     if depth < 2 and rng.random() < 0.2:
-        name = rng.choice(["group", "group", "gather", "task", "within", "shield"])
+        name = rng.choice(["group", "group", "gather", "task", "within", "shield", "section"])
         branches = tuple(
             _some(rng, rng.choice([1, 1, 2]), depth + 1) for _ in range(rng.choice([1, 2, 2, 3]))
         )
         if name in {"group", "gather"}:
             return (name, branches)
-        return (name, _grid(rng, 0.2), branches[0]) if name == "within" else (name, branches[0])
+        return (name, branches[0]) if name in {"task", "shield"} else (name, _grid(rng, 0.2), branches[0])
     return rng.choice(_CHOICES)(rng)
 
 

@@ -24,7 +24,13 @@ TREATED = {
     "/wide": ("normal", 2),
     "/quick": ("normal", 1),
     "/probe": ("exempt", 1),
+    "/events": ("normal", 1),
+    "/feed": ("sheddable", 1),
 }
+STREAMS = frozenset({"/events", "/feed"})
+"""Paths of routes that hold their slot for the head only."""
+MOVING = frozenset({"/feed"})
+"""Those whose deadline covers the head and the gaps."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,12 @@ class RequestPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """One sequence."""
+    """One sequence.
+
+    Attributes:
+        drain_at, drain_within: when the drain begins, and the seconds after which it cancels what still runs.
+        reload_at: when there is one slot more, and one place in the queue.
+    """
 
     seed: int
     policy: dict[str, Any]
@@ -86,6 +97,8 @@ class Plan:
     stack: str
     outer_default: float
     drain_at: float | None
+    drain_within: float
+    reload_at: float | None
     requests: tuple[RequestPlan, ...]
 
     def treatment(self, request: RequestPlan) -> tuple[str, int]:
@@ -98,13 +111,14 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"seed {self.seed}: {self.stack}, early={self.early}, outer_default={self.outer_default}, drain_at={self.drain_at}",
+            f"seed {self.seed}: {self.stack}, early={self.early}, outer_default={self.outer_default}",
+            f"  drain_at={self.drain_at}, drain_within={self.drain_within}, reload_at={self.reload_at}",
             f"  policy {self.policy}",
         ]
         return "\n".join([*lines, *(f"  {number}: {each}" for number, each in enumerate(self.requests))])
 
 
-STUBBORN = frozenset({"swallow", "clean_up", "ignore", "wait_for"})
+STUBBORN = frozenset({"swallow", "clean_up", "ignore", "wait_for", "section"})
 """Steps that go on after a cancel, or may lose one."""
 
 

@@ -13,9 +13,9 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.core.events import Event
 from resilient_mw.runtime.guard import Guard
 from tests.asgi.driver import App
-from tests.asgi.fuzz_account import AccountedController
+from tests.asgi.fuzz_account import AccountedController, AccountedGuard
 from tests.asgi.fuzz_handler import Handling, application
-from tests.asgi.fuzz_plan import Plan, RequestPlan
+from tests.asgi.fuzz_plan import STREAMS, Plan, RequestPlan
 from tests.asgi.fuzz_wire import Wire
 from tests.runtime.virtual_time import VirtualClock, VirtualLoop
 
@@ -32,6 +32,7 @@ class World:
         complaints: what was found wrong while it ran.
         blocked: seconds for which handlers kept the loop for themselves: so late may everything be.
         loop_complaints: what the loop's exception handler was told.
+        stop_at: the instant from which on a drain cancels what still runs.
         waited_for: requests that the server had to cancel at the end.
     """
 
@@ -43,6 +44,7 @@ class World:
         self.complaints: list[str] = []
         self.loop_complaints: list[str] = []
         self.blocked = 0.0
+        self.stop_at = inf
         self.began_at = clock.now()
         self.children: set[asyncio.Task[Any]] = set()
         self.handlings: dict[int, Handling] = {}  # by the place of the request
@@ -51,7 +53,9 @@ class World:
         self.in_use = dict.fromkeys(("slots", "exempt"), 0)
         self._latest: Context | None = None
         policy = ServerPolicy(**plan.policy, listeners=(self.events.append,))
-        self.guards = [self._guard(policy, plan.seed)]
+        guard = AccountedGuard(policy, self.clock, Random(plan.seed))
+        policy.owner.append(guard)
+        self.guards: list[Guard] = [guard]
         self.controller = AccountedController(policy, Random(plan.seed))
         self.guards[0].controller = self.controller
         self.guards[0].lifecycle.restart(self.controller, self.guards[0]._lock)
@@ -109,6 +113,12 @@ class World:
         self._latest = handling.context
         self._take(wire.plan, 1)
 
+    def head_left(self, handling: Handling) -> None:
+        """Note that the server has taken the head: what frees its slot by that does not need it any more."""
+        if handling.plan.path in STREAMS and not handling.freed:
+            handling.freed = True
+            self.lets_go(handling)
+
     def holds(self, handling: Handling, future: asyncio.Future[Any]) -> None:
         """Note that a request keeps its slot until a future is done."""
         if handling.holding:
@@ -126,7 +136,8 @@ class World:
         name, cost = self.plan.treatment(request)
         kind = "exempt" if name == "exempt" else "slots"
         self.in_use[kind] += sign * cost
-        most = self.policy.exempt_limit if kind == "exempt" else self.policy.slots
+        policy = self.guards[0].policy
+        most = policy.exempt_limit if kind == "exempt" else policy.slots
         if self.in_use[kind] > most:
             self.complaints.append(f"handlers use {self.in_use[kind]} of {most} {kind}")
 
@@ -146,7 +157,9 @@ class World:
             self.wires_by_scope[id(wire.scope)] = wire
             self.loop.call_later(request.at, self._begin, place)
         if self.plan.drain_at is not None:
-            self.loop.call_later(self.plan.drain_at, self.policy.drain)
+            self.loop.call_later(self.plan.drain_at, self._drain)
+        if self.plan.reload_at is not None:
+            self.loop.call_later(self.plan.reload_at, self._reload)
         await asyncio.sleep(max(each.at for each in self.plan.requests))
         await asyncio.sleep(0)
         await self._ended(PATIENCE)
@@ -165,6 +178,13 @@ class World:
                 break
             await asyncio.sleep(0.05)
         await asyncio.sleep(0)
+
+    def _drain(self) -> None:
+        self.stop_at = self.now() + self.plan.drain_within
+        self.policy.drain(timeout=self.plan.drain_within)
+
+    def _reload(self) -> None:
+        self.policy.reload(limit=self.policy.slots + 1, queue=self.policy.queue_length + 1)
 
     def _begin(self, place: int) -> None:
         wire = self.wires[place]

@@ -24,5 +24,5 @@ def test_b32_every_invariant_holds_after_every_sequence(block: int) -> None:
         "status 200", "status 503", "status 504", "status None", "queue_full", "queue_timeout", "pushed_out",
         "expired_on_arrival", "expired_in_queue", "insufficient_budget", "exempt_limit", "draining",
         "left while waiting", "late", "cancelled by the server", "ended by itself", "ended by deadline",
-        "ended by client_disconnect",
+        "ended by client_disconnect", "ended by shutdown", "stream_limit", "streams", "sections", "reloaded",
     } <= {name for name, count in seen.items() if count}  # fmt: skip
