@@ -128,6 +128,7 @@ class Shield:
         try:
             if self._timeout is not None:
                 await self._timeout.__aexit__(kind, error, traceback)
+                self._check_own(self._timeout, error)
         except TimeoutError as timed_out:
             # asyncio raises this only if the cancellation was its own: foreign TimeoutErrors do not come this way.
             raise DeadlineExceeded(
@@ -138,6 +139,17 @@ class Shield:
         if kind is None and self._outer.cancel_reason is not None:
             # The cancel is due in a callback, and finds the task here.
             await asyncio.sleep(ARRIVES_WITHIN if self._due else 0)
+
+    def _check_own(self, timeout: asyncio.Timeout, error: BaseException | None) -> None:
+        """Raise what asyncio raises for a cancellation of its own, where it does not know it for one.
+
+        Before CPython 3.11.3 it does not in a task that somebody had cancelled before: a clean-up.
+        """
+        import asyncio
+
+        cancelled = timeout.expired() and isinstance(error, asyncio.CancelledError)
+        if cancelled and self._task is not None and self._task.cancelling() <= self._cancels:
+            raise TimeoutError from error
 
     def _arm(self) -> None:
         """Set the timer for the end of the section's time. In the loop."""

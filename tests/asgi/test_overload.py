@@ -23,7 +23,9 @@ QUICK: dict[str, Any] = {
 
 
 def protected(app: Any, **bands: Any) -> tuple[ResilienceMiddleware, Overload]:
-    middleware = ResilienceMiddleware(app, limit=1, overload=OverloadPolicy(**(QUICK | bands)))
+    middleware = ResilienceMiddleware(
+        app, limit=1, overload=OverloadPolicy(dependencies=(), **(QUICK | bands))
+    )
     return middleware, middleware.protection.guard.overload
 
 

@@ -538,6 +538,10 @@ WALL_CLOCK = {
         "resilient_mw/runtime/protection.py",
         "wall_clock_ns",
     ),  # the age of an X-Request-Start of a trusted proxy
+    (
+        "integrations/resilient_mw_integrations/limits.py",
+        "wall_clock_ns",
+    ),  # windows of quotas, as in other processes
     ("resilient_mw/transport/exchange.py", "wall_clock"),  # a Retry-After date in an answer without a Date
     ("resilient_mw/lab/command.py", "datetime.datetime.now"),  # the date on a report
 }

@@ -31,10 +31,11 @@ async def answering(
             if answer is not None:
                 writer.write(answer)
             await reader.read()
-        except ConnectionError:
+        except (ConnectionError, asyncio.IncompleteReadError):
             pass
-        left.append(time.monotonic())
-        writer.close()
+        finally:
+            left.append(time.monotonic())
+            writer.close()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     try:

@@ -16,7 +16,8 @@ MediaRange = tuple[str, str, bool, float]
 _TOKEN: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _QUOTED: Final = r'"(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*+"'
 _RANGE: Final = re.compile(rf"({_TOKEN})/({_TOKEN})")
-_PARAMETER: Final = re.compile(rf"[ \t]*+;[ \t]*+(?:({_TOKEN})=({_TOKEN}|{_QUOTED}))?+")
+# Not possessive as a whole: before CPython 3.11.5 the groups of an attempt that failed would then be kept.
+_PARAMETER: Final = re.compile(rf"[ \t]*+;[ \t]*+(?:({_TOKEN})=({_TOKEN}|{_QUOTED}))?")
 _BETWEEN: Final = re.compile(r"[ \t,]*+")
 _BLANKS: Final = re.compile(r"[ \t]*+")
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
