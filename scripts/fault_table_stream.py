@@ -108,7 +108,7 @@ STREAM_FAULTS = (
     Fault("stream_refused_keeps_a_place", PLACES, "        if decision is None or decision.reason is not None:\n", "        if decision is None:\n", (
         IN_SHELL + "a_refused_stream_and_an_error_of_our_own_take_no_place",
     )),
-    Fault("stream_our_errors_keep_a_place", PLACES, "        if decision is None or decision.reason is not None:\n", "        if decision is not None and decision.reason is not None:\n", (
+    Fault("stream_our_errors_keep_a_place", PLACES, "        if decision is None or decision.reason is not None:\n", "        if decision is None:\n            return\n        if decision.reason is not None:\n", (
         IN_SHELL + "a_refused_stream_and_an_error_of_our_own_take_no_place",
     )),
     Fault("stream_leaver_keeps_his_place", WAITING, "                guard.streams.left(waiter)\n", "", (
