@@ -53,4 +53,7 @@ TOGETHER_FAULTS = (
     Fault("need_forgotten_before_the_drain_refuses", "resilient_mw/runtime/needed.py", "if now >= guard.controller.refuse_from:", "if guard.controller.draining:", (
         "tests/runtime/test_needed.py::test_while_draining_that_is_the_reason",
     )),
+    Fault("websocket_cancelled_after_a_section", "resilient_mw/asgi/connection.py", "        self.run_callbacks()\n\n    def _hand_over", "        super().deliver()\n\n    def _hand_over", (
+        MEET + "a_websocket_whose_peer_leaves_in_a_section_is_told_and_not_cancelled",
+    )),
 )  # fmt: skip

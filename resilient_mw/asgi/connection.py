@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resilient_mw.admission.entry import COMPLETED, ERROR
 from resilient_mw.core.cancel import CancelReason
@@ -17,6 +17,9 @@ from resilient_mw.runtime.measured import Measured
 from resilient_mw.runtime.supervise import Supervised
 from resilient_mw.runtime.thread_work import call_in_loop
 from resilient_mw.runtime.websockets import Websockets
+
+if TYPE_CHECKING:
+    from resilient_mw.runtime.shield import Shield
 
 WATCH_AFTER = 0.5
 """Seconds for which an application may send without listening before we listen for the disconnect ourselves."""
@@ -174,6 +177,14 @@ class Connection(Supervised):
                 self._reader.cancel()
         except RuntimeError:
             pass  # The loop is closed, and the garbage collector ends the connection.
+
+    def deliver(self) -> None:
+        """Call the callbacks of a connection that is over, unless a section is open. Its application is not cancelled."""
+        self.run_callbacks()
+
+    def _hand_over(self, section: Shield) -> bool:
+        super()._hand_over(section)
+        return False  # nobody cancels the code inside
 
     # -- two of ours ---------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tests.asgi.driver import (
     slots,
     until,
 )
+from tests.asgi.sockets import Socket
 from tests.asgi.test_shutdown import Host
 from tests.asgi.test_stream import (
     CHUNK,
@@ -223,3 +224,31 @@ async def test_a_file_has_no_gaps_for_a_middleware_inside_either() -> None:
         request.go_on()
         await request.end(1.0)
     assert ended(inner) == {"completed": 1}
+
+
+# -- sections in websockets --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("within", ["its time", "longer than its time"])
+async def test_a_websocket_whose_peer_leaves_in_a_section_is_told_and_not_cancelled(within: str) -> None:
+    told: list[object] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        current().on_cancel(told.append)
+        with current().shield(5.0 if within == "its time" else 0.05):
+            await asyncio.sleep(0.1)
+            told.append("committed")
+        await asyncio.sleep(0.1)
+        told.append((await receive())["type"])
+
+    middleware = ResilienceMiddleware(app)
+    async with nothing_left(middleware):
+        socket = Socket(middleware).start()
+        await until(lambda: bool(socket.sent))
+        socket.leave()
+        await socket.end()
+    assert socket.raised is None
+    assert set(told) == {"committed", CancelReason.CLIENT_DISCONNECT, "websocket.disconnect"}
+    assert (told[0] == "committed") is (within == "its time")
