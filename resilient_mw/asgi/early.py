@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from resilient_mw.asgi.exchange import surrounding
+
 if TYPE_CHECKING:
     from asgiref.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, HTTPScope
 
@@ -29,7 +31,14 @@ def must_be_read(scope: HTTPScope, receive: ASGIReceiveCallable) -> bool:
     # Only Hypercorn offers pushes, over HTTP/2; the version that it names is the only other thing to know it by.
     # Test clients leave out either.
     version = (scope.get("asgi") or {}).get("spec_version")
-    return version == SPEC_OF_HYPERCORN or "http.response.push" in (scope.get("extensions") or ())
+    if version != SPEC_OF_HYPERCORN and "http.response.push" not in (scope.get("extensions") or ()):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False  # no loop of asyncio: the middleware says so
+    # Another one of ours around this one sees to it, to which the answer has to be complete when it is.
+    return surrounding(task, scope) is None
 
 
 async def read_whole(

@@ -19,6 +19,7 @@ from tests.asgi.driver import (
     budget,
     http_scope,
     nothing_left,
+    outcomes,
     until,
 )
 
@@ -255,3 +256,27 @@ async def test_a_refusal_whose_caller_has_gone_has_a_bound(monkeypatch: pytest.M
         request = Request(middleware, scope, stall=lambda message: message["type"] == "http.response.body")
         await request.run(2.0)
     assert sent(request) == [START, END]
+
+
+@pytest.mark.parametrize("between", ["nothing", "a layer that wraps receive"])
+async def test_a_complete_answer_is_not_cut_off_by_the_outer_one_of_two(between: str) -> None:
+    """To the outer one the answer is complete when it is to the inner one, whenever its request ends."""
+    inner: Any = ResilienceMiddleware(at_once)
+
+    async def wrapping(scope: Any, receive: Any, send: Any) -> None:
+        async def receive_through() -> Message:
+            message: Message = await receive()
+            return message
+
+        await inner(scope, receive_through, send)
+
+    outer = ResilienceMiddleware(inner if between == "nothing" else wrapping, deadline_default=0.2)
+    async with nothing_left(inner, outer):
+        request = Request(outer, hypercorn(), body=[b"1"])
+        request._incoming[0]["more_body"] = True
+        request.start()
+        await asyncio.sleep(0.5)
+        request.feed(b"", more_body=False)
+        await request.end()
+    assert sent(request) == [START, MORE, END]
+    assert outcomes(outer) == {"completed": 1}

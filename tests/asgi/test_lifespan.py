@@ -255,7 +255,8 @@ def test_on_trio_the_start_fails_with_a_text() -> None:
     assert next(lifespan.incoming) == {"type": "lifespan.shutdown"}
 
 
-def test_on_trio_a_request_says_what_to_change() -> None:
+@pytest.mark.parametrize("scope", [http_scope(), http_scope(method="POST", asgi={"spec_version": "2.1"})])
+def test_on_trio_a_request_says_what_to_change(scope: Any) -> None:
     middleware: Any = ResilienceMiddleware(hello)
 
     async def receive() -> Message:
@@ -265,7 +266,7 @@ def test_on_trio_a_request_says_what_to_change() -> None:
         raise AssertionError
 
     async def main() -> None:
-        await middleware(http_scope(), receive, send)
+        await middleware(scope, receive, send)
 
     with pytest.raises(UnsupportedEventLoop, match="asyncio event loop instead of Trio"):
         trio.run(main)
