@@ -208,7 +208,7 @@ QUOTA_FAULTS = (
     Fault("quota_in_shadow_limits", DESK, " and self._limits:", ":", (
         QUOTA_ASGI + "in_shadow_mode_who_is_over_his_quota_runs_and_is_counted",
     )),
-    Fault("asked_first_loses_its_ticket", ASGI, "partial(ShadowExchange, self._shadow, first)", "partial(ShadowExchange, self._shadow, arrival.decision)", (
+    Fault("asked_first_loses_its_ticket", ASGI, "partial(shadow_exchange(self._shadow, arrival.entry), self._shadow, first)", "partial(shadow_exchange(self._shadow, arrival.entry), self._shadow, arrival.decision)", (
         QUOTA_ASGI + "in_shadow_mode_of_all_the_store_is_asked_before_the_model",
     )),
 )  # fmt: skip

@@ -18,15 +18,15 @@ SERVER_FAULTS = (
     Fault(
         "early_over_http_2_only",
         EARLY,
-        'version == SPEC_OF_HYPERCORN or "http',
+        'version != SPEC_OF_HYPERCORN and "http',
         '"http',
         (READING_ON + "test_over_http_1_too",),
     ),
     Fault(
         "early_on_every_server",
         EARLY,
-        'return version == SPEC_OF_HYPERCORN or "http.response.push" in (scope.get("extensions") or ())',
-        "return version != 9",
+        'if version != SPEC_OF_HYPERCORN and "http.response.push" not in (scope.get("extensions") or ()):',
+        "if version == 9:",
         (READING_ON + "test_on_other_servers_early_answers_end_at_once",),
     ),
     Fault(

@@ -17,8 +17,24 @@ TOGETHER_FAULTS = (
     Fault("shadow_counts_for_listeners_only", GUARD, "            if decision.reason is not None:\n                self._tell_refused", "            if decision.reason is not None and self.listeners:\n                self._tell_refused", (
         "tests/asgi/test_shadow.py::test_a_crowd_runs_and_is_counted",
     )),
-    Fault("shadow_stream_gives_a_place_back", "resilient_mw/asgi/waiting.py", "if not guard.policy.shadowed:", "if True:", (
-        MEET + "who_leaves_as_his_wait_ends_had_no_place_in_shadow_mode",
+    Fault("shadow_stream_without_a_place", "resilient_mw/runtime/arrivals.py", "stream.slot != HEAD or guard.models:", "stream.slot != HEAD or isinstance(guard, ShadowGuard):", (
+        MEET + "who_leaves_as_his_wait_ends_gives_his_place_back_in_shadow_mode",
+        MEET + "where_admission_is_real_a_stream_is_one_in_shadow_mode",
+    )),
+    Fault("shadow_stream_is_no_stream", "resilient_mw/asgi/shadow.py", "if entry.stream is None or shadow.models", "if True", (
+        MEET + "where_admission_is_real_a_stream_is_one_in_shadow_mode",
+    )),
+    Fault("shadow_stream_deadline_kept", "resilient_mw/asgi/shadow.py", "        self._covers = BODY  # so that nothing moves it\n", "", (
+        MEET + "a_deadline_in_shadow_ends_no_stream_and_is_counted",
+    )),
+    Fault("shadow_stream_counts_beyond_its_head", "resilient_mw/asgi/shadow.py", "self._until_head and self._head_at is not None", "False", (
+        MEET + "a_deadline_in_shadow_ends_no_stream_and_is_counted",
+    )),
+    Fault("shadow_wsgi_stream_is_no_stream", "resilient_mw/wsgi/shadow.py", "if entry.stream is None or shadow.models", "if True", (
+        "tests/wsgi/test_shadow.py::test_where_admission_is_real_a_stream_is_one",
+    )),
+    Fault("shadow_wsgi_stream_counts_beyond_its_head", "resilient_mw/wsgi/shadow.py", "self.started and (self._until_head or self.complete)", "self.started and self.complete", (
+        "tests/wsgi/test_shadow.py::test_where_admission_is_real_a_stream_is_one",
     )),
     Fault("forgotten_stream_keeps_its_place", "resilient_mw/runtime/arrivals.py", "    guard.catch_up()  # the place of a forgotten one may be free\n", "", (
         MEET + "the_place_of_a_forgotten_stream_is_found_by_the_next_one",
@@ -44,7 +60,7 @@ TOGETHER_FAULTS = (
     Fault("stream_wsgi_section_loses_the_slot", THREADS, "context.hooks is not None and ALARM.shielded(context)", "False", (
         IN_THREADS + "a_section_that_is_open_at_the_head_keeps_the_slot_beyond_it",
     )),
-    Fault("shadow_late_in_the_model", "resilient_mw/runtime/shadow.py", "if late and self._models:", "if False:", (
+    Fault("shadow_late_in_the_model", "resilient_mw/runtime/shadow.py", "if late and self.models:", "if False:", (
         MODEL + "who_is_refused_on_arrival_is_refused_once_and_takes_no_slot_of_the_model",
     )),
     Fault("shadow_needy_in_the_model", "resilient_mw/runtime/needed.py", "return shadow.outside(entry, entry.cost)", "return None", (

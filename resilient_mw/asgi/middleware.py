@@ -18,7 +18,7 @@ from resilient_mw.asgi.head import AsgiHead
 from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, serve_lifespan
 from resilient_mw.asgi.middleware_state import Application, MiddlewareState
 from resilient_mw.asgi.service import Arrival
-from resilient_mw.asgi.shadow import ShadowExchange
+from resilient_mw.asgi.shadow import shadow_exchange
 from resilient_mw.asgi.stream import StreamExchange
 from resilient_mw.asgi.waiting import wait_for_slot
 from resilient_mw.asgi.websocket import serve_socket
@@ -212,7 +212,7 @@ class ResilienceMiddleware(MiddlewareState):
             return None
         make: Any = HttpExchange if arrival.entry.stream is None else StreamExchange
         if self._shadow is not None:
-            make = partial(ShadowExchange, self._shadow, first)
+            make = partial(shadow_exchange(self._shadow, arrival.entry), self._shadow, first)
         exchange: HttpExchange = make(
             arrival.task, arrival.service, arrival.entry, arrival.cost, arrival.deadline_at,
             self._guard.clock.now(), scope, receive, send, channel, arrival.outer,

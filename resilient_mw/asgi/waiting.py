@@ -26,8 +26,7 @@ async def wait_for_slot(guard: Guard, waiter: Waiter, channel: Channel) -> Decis
             if admitted:
                 left = CancelReason.CLIENT_DISCONNECT.value
                 guard.end(waiter.route, waiter.cost, left, 0.0, waiter.tenant)
-                if not guard.policy.shadowed:  # else it has no place
-                    guard.streams.left(waiter)
+                guard.streams.left(waiter)
                 admitted = False
             return None
     finally:

@@ -24,7 +24,7 @@ def admit(  # noqa: PLR0917  the arguments of Guard.arrive
 ) -> Decision:
     """Decide about a request for which only load can matter."""
     stream = entry.stream
-    if stream is None or stream.slot != HEAD or isinstance(guard, ShadowGuard):
+    if stream is None or stream.slot != HEAD or guard.models:
         return guard.arrive(entry, now, deadline_at, cost, tenant)
     guard.catch_up()  # the place of a forgotten one may be free
     arrive = partial(guard.arrive, entry, now, deadline_at, cost, tenant)

@@ -28,6 +28,8 @@ from resilient_mw.runtime.guard_state import GuardState
 class Guard(GuardState):
     """Owns the admission state of one policy. Safe to use from any thread and any event loop."""
 
+    models = False  # whether admission is in shadow mode
+
     def arrive(
         self,
         entry: RouteEntry,

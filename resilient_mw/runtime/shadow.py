@@ -68,12 +68,12 @@ class ShadowGuard(Guard):
     def __init__(self, policy: ServerPolicy, *args: Any, **options: Any) -> None:
         super().__init__(policy, *args, **options)
         self._defences = policy.shadowed
-        self._models = ADMISSION in self._defences
+        self.models = ADMISSION in self._defences
         self._keeps = DEADLINES not in self._defences
         self._would: dict[RouteEntry, WouldHave] = {}
         self._outside: set[Ticket] = set()
         self._waiting: dict[Waiter, Ticket] = {}
-        if self._models and self.websockets is not None:
+        if self.models and self.websockets is not None:
             self.websockets.shadow = self._would_refuse_socket
 
     # -- what would have been done -------------------------------------------------------------------------------------
@@ -117,9 +117,10 @@ class ShadowGuard(Guard):
     ) -> float:
         """Return the deadline that a request gets: its own, or that of what is around it, or none.
 
-        A stream is an ordinary run here, so a deadline that would not cover all of it is not kept.
+        Where admission is in shadow mode a stream is an ordinary run, so a deadline that would not cover all of it is not
+        kept.
         """
-        if self._keeps and (stream is None or stream.covers in {None, BODY}):
+        if self._keeps and (not self.models or stream is None or stream.covers in {None, BODY}):
             return deadline_at
         return FOREVER if outer is None else outer._fixed_end()  # noqa: SLF001
 
@@ -147,14 +148,14 @@ class ShadowGuard(Guard):
         if not self._keeps:
             reason = self._too_late(now, deadline_at)
             late = reason is not None and self.would_refuse(DEADLINES, entry, reason)
-            if late and self._models:
+            if late and self.models:
                 return self.outside(entry, entry.cost if cost is None else cost, tenant)
-            if not self._models:
+            if not self.models:
                 deadline_at = FOREVER
         decision = super().arrive(entry, now, deadline_at, cost, tenant)
         ticket = Ticket(entry, entry.cost if cost is None else cost, tenant, late=late)
         waiter = ticket.waiter = decision.waiter
-        if not self._models:
+        if not self.models:
             if decision.reason is not None:
                 return decision
             if waiter is not None:
@@ -173,11 +174,11 @@ class ShadowGuard(Guard):
 
     def may_refuse(self) -> bool:
         """Return whether a request might be refused for load now."""
-        return not self._models and super().may_refuse()
+        return not self.models and super().may_refuse()
 
     def refuse_surely(self, entry: RouteEntry, now: float) -> tuple[Reason, int | None] | None:
         """Refuse a request that has just arrived if `arrive` would for certain."""
-        return None if self._models else super().refuse_surely(entry, now)
+        return None if self.models else super().refuse_surely(entry, now)
 
     def begin(self, waiter: Waiter) -> Decision:
         """Start the work of a waiter whose wait is over; see `Guard.begin`."""
@@ -212,13 +213,13 @@ class ShadowGuard(Guard):
 
     def snapshot(self) -> AppSnapshot:
         """Return the figures of this instant: what was done, and beside it what would have been."""
-        if self._models:
+        if self.models:
             self.tick(self.clock.now())  # nobody has a timer for those who only wait in the model
         figures = super().snapshot()
         with self._lock:
             outside = sum(not _holds_slots(ticket) for ticket in self._outside)
             would = {entry: counts.copy() for entry, counts in self._would.items()}
-        return shadowed(figures, self._defences, would, outside, modelled=self._models)
+        return shadowed(figures, self._defences, would, outside, modelled=self.models)
 
     def forked(self) -> None:
         """Begin anew in a forked child."""
@@ -248,14 +249,14 @@ class ShadowGuard(Guard):
         self.would_refuse(ADMISSION, entry, reason)
 
     def _tell_refused(self, entry: RouteEntry, reason: Reason, waited: float) -> None:
-        if self._models and reason in MODELLED:
+        if self.models and reason in MODELLED:
             self.would_refuse(ADMISSION, entry, reason)
         else:
             super()._tell_refused(entry, reason, waited)
 
     def _wake(self, settled: Settled) -> None:
         """Let those who have got slots in the model hold them: they run already."""
-        if not self._models:
+        if not self.models:
             super()._wake(settled)
             return
         pending = list(settled)

@@ -29,7 +29,7 @@ from resilient_mw.wsgi.body import open_body
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.input import CountedInput
 from resilient_mw.wsgi.run import Run
-from resilient_mw.wsgi.shadow import ShadowRun
+from resilient_mw.wsgi.shadow import shadow_run
 from resilient_mw.wsgi.stream import StreamRun
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class ResilienceMiddleware:
             )
         make: Any = Run if entry.stream is None else StreamRun
         if self._shadow is not None:
-            make = partial(ShadowRun, self._shadow, decision, deadline_at)
+            make = partial(shadow_run(self._shadow, entry), self._shadow, decision, deadline_at)
             deadline_at = self._shadow.kept(deadline_at, outer, entry.stream)
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
         context.entry = entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.asgi.driver import (
     Counting,
     Message,
     Request,
+    figures,
     http_scope,
     nothing_left,
     outcomes,
@@ -33,6 +35,7 @@ from tests.asgi.test_stream import (
     guarded,
     nothing_open,
     opened,
+    places,
     rule,
 )
 
@@ -40,13 +43,13 @@ from tests.asgi.test_stream import (
 
 
 @pytest.mark.parametrize("shadow", [["deadlines"], ["quotas"]])
-async def test_who_leaves_as_his_wait_ends_had_no_place_in_shadow_mode(shadow: list[str]) -> None:
+async def test_who_leaves_as_his_wait_ends_gives_his_place_back_in_shadow_mode(shadow: list[str]) -> None:
     app = Events()
     middleware = guarded(app, rule(slot="head"), limit=1, shadow=shadow)
     guard = middleware.protection.guard
     async with nothing_left(middleware):
-        first = Request(middleware).start()
-        await until(lambda: len(app.contexts) == 1)
+        first = Request(middleware, stall=lambda message: message["type"] == "http.response.start").start()
+        await first.stalled.wait()
         waiting = Request(middleware).start()
         await until(lambda: queued(middleware) == 1)
         await asyncio.sleep(0.02)
@@ -59,11 +62,72 @@ async def test_who_leaves_as_his_wait_ends_had_no_place_in_shadow_mode(shadow: l
             wake()
 
         waiter.wake = leaving
+        first.go_on()
+        await waiting.end(1.0)
         first.disconnect()
         await first.end(1.0)
-        await waiting.end(1.0)
         assert waiting.raised is None
+        middleware.protection.guard.streams._streams._look()
+        assert places(middleware) == 0
     assert len(app.contexts) == 1
+
+
+@pytest.mark.parametrize("shadow", [["deadlines"], ["quotas"]])
+async def test_where_admission_is_real_a_stream_is_one_in_shadow_mode(shadow: list[str]) -> None:
+    app = Events()
+    middleware = guarded(app, rule(slot="head"), limit=1, stream_limit=2, shadow=shadow)
+    async with nothing_open(middleware):
+        requests = []
+        for _ in range(2):
+            requests.append(Request(middleware).start())
+            await until(lambda: opened(middleware) == len(requests))
+            assert slots(middleware) == 0
+        refused = await Request(middleware).run()
+        assert refused.header("x-refusal-reason") == "stream_limit"
+        requests[0].disconnect()
+        await requests[0].end(1.0)
+        app.chunks.put_nowait(dict(END))
+        await requests[1].end(1.0)
+    assert sum(ended(middleware).values()) == 2
+    assert outcomes(middleware) == {"completed": 2}
+
+
+@pytest.mark.parametrize(
+    ("late", "covers"), [(False, "head"), (False, "gaps"), (True, "head"), (True, "gaps")]
+)
+async def test_a_deadline_in_shadow_ends_no_stream_and_is_counted(late: bool, covers: str) -> None:
+    app = Events()
+    gate = asyncio.Event()
+
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        await gate.wait()
+        await app(scope, receive, send)
+
+    idle = {"deadline_idle": 0.1} if covers == "gaps" else {}
+    said = rule(slot="head", deadline_covers=covers, deadline_default=0.2, **idle)
+    middleware = guarded(behind, said, shadow=["deadlines"])
+    async with nothing_open(middleware):
+        request = Request(middleware).start()
+        asyncio.get_running_loop().call_later(0.4 if late else 0.0, gate.set)
+        await until(lambda: opened(middleware) == 1)
+        assert app.contexts[0].remaining() == math.inf
+        await asyncio.sleep(0.3)
+        app.chunks.put_nowait(dict(CHUNK))
+        app.chunks.put_nowait(dict(END))
+        await request.end(1.0)
+        assert request.complete
+    found = figures(middleware).shadow
+    assert found is not None
+    assert [each.cancelled for each in found.routes] == ([1] if late else [])
+
+
+async def test_a_deadline_that_is_real_moves_where_other_defences_are_in_shadow() -> None:
+    app = Events()
+    middleware = guarded(app, rule(slot="head", deadline_idle=0.2), shadow=["quotas"])
+    async with nothing_open(middleware):
+        request = Request(middleware).start()
+        await request.end(2.0)
+    assert ended(middleware) == {"deadline": 1}
 
 
 # -- streams and the garbage collector ---------------------------------------------------------------------------------

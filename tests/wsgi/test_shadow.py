@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resilient_mw import ServerPolicy, current
+from resilient_mw import RouteRule, ServerPolicy, current
 from resilient_mw.core.snapshot import ShadowRoute, ShadowSnapshot
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.testing import ManualClock, ScriptedWSGI, use_clock
@@ -142,3 +142,44 @@ def test_a_request_that_fails_is_taken_out_of_the_model() -> None:
     assert world.shadow().outside == 0
     held.close()
     assert slots_taken(world.policy) == 0
+
+
+@pytest.mark.parametrize("shadow", [["deadlines"], ["quotas"]])
+def test_where_admission_is_real_a_stream_is_one(shadow: list[str]) -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+        start_response("200 OK", list(TEXT))
+        for _ in range(3):
+            yield b"x"
+            world.clock.advance(2.0)
+
+    routes = [RouteRule("/*", slot="head", deadline_idle=5.0, deadline_default=1.0)]
+    world = World(shadow=shadow, routes=routes, stream_limit=1, limit=1)
+    server = world.serve(app).call()
+    server.read(2)
+    assert slots_taken(world.policy) == 0
+    over = world.serve(app).run()
+    assert dict(over.headers)["X-Refusal-Reason"] == "stream_limit"
+    assert server.read() == [b"x"]
+    server.close()
+    streams = world.policy.snapshot().streams
+    assert streams is not None
+    assert [each.ended for each in streams.routes] == [{"completed": 1}]
+    assert world.would() is None
+    assert guard_of(world.policy).streams._streams.places == 0
+
+
+def test_a_late_head_of_a_stream_is_counted_and_nothing_is_cut_off() -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+        start_response("200 OK", list(TEXT))
+        world.clock.advance(2.0)
+        yield b"x"
+        yield b"x"
+
+    routes = [RouteRule("/*", slot="head", deadline_covers="head", deadline_default=1.0)]
+    world = World(shadow=["deadlines"], routes=routes)
+    server = world.serve(app).call()
+    assert server.read() == [b"x", b"x"]
+    server.close()
+    route = world.would()
+    assert route is not None
+    assert (route.refused, route.cancelled) == ({}, 1)
