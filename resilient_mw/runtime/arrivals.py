@@ -61,7 +61,12 @@ def _answered(guard: Guard, asking: Asking, found: Limited | None) -> Decision:
     """
     now = guard.clock.now()
     reason = Reason.QUOTA_UNKNOWN if found is not None and found.quota is None else Reason.QUOTA_EXCEEDED
-    if found is None or (isinstance(guard, ShadowGuard) and guard.would_refuse(QUOTAS, asking.entry, reason)):
+    passes = found is None
+    if isinstance(guard, ShadowGuard) and found is not None:
+        passes = guard.would_refuse(QUOTAS, asking.entry, reason)
+        if passes and guard.models:
+            return guard.outside(asking.entry, asking.cost, asking.tenant)
+    if found is None or passes:
         return admit(guard, asking.entry, now, asking.deadline_at, asking.cost, asking.tenant)
     refused = guard.refuse(asking.entry, now, reason)
     return replace(refused, retry_after=found.retry_after, fields=found.fields)

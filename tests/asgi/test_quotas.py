@@ -346,3 +346,20 @@ async def test_in_shadow_mode_of_all_the_store_is_asked_before_the_model(shadow:
         assert (await request.end()).status == 200
     assert is_idle(middleware)
     assert held(middleware) == {}
+
+
+@pytest.mark.parametrize("store", [MemoryQuotas, remote])
+async def test_who_is_over_his_quota_is_counted_once_where_all_is_in_shadow_mode(store: Any) -> None:
+    app = Counting()
+    middleware = guarded(app, quota_store=store(), quotas=[Quota("1/hour")], shadow=True, limit=1, queue=0)
+    requests = [Request(middleware, of("a")).start() for _ in range(2)]
+    await until(lambda: app.running == 2)
+    snapshot = figures(middleware)
+    assert snapshot.shadow is not None
+    assert snapshot.shadow.outside == 1
+    assert [dict(route.refused) for route in snapshot.shadow.routes] == [{"quota_exceeded": 1}]
+    app.gate.set()
+    for request in requests:
+        assert (await request.end()).status == 200
+    assert is_idle(middleware)
+    assert held(middleware) == {}
