@@ -202,7 +202,7 @@ QUOTA_FAULTS = (
     )),
     Fault("child_waits_for_its_parents_lock", LIMITS, "        self._most = most\n        self.forked()\n        after_fork(self)\n",
         "        self._most = most\n        self.forked()\n", (COUNTED + "a_forked_child_counts_for_itself_and_connects_anew",)),
-    Fault("quota_in_shadow_refuses", ARRIVALS, "isinstance(guard, ShadowGuard) and guard.would_refuse(QUOTAS, asking.entry, reason)", "False", (
+    Fault("quota_in_shadow_refuses", ARRIVALS, "passes = guard.would_refuse(QUOTAS, asking.entry, reason)", "guard.would_refuse(QUOTAS, asking.entry, reason)", (
         QUOTA_ASGI + "in_shadow_mode_who_is_over_his_quota_runs_and_is_counted", QUOTA_WSGI + "in_shadow_mode_who_is_over_his_quota_runs_and_is_counted",
     )),
     Fault("quota_in_shadow_limits", DESK, " and self._limits:", ":", (
