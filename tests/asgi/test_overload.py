@@ -18,14 +18,12 @@ from tests.asgi.driver import Counting, Request, answer, budget, http_scope, not
 # Only what these tests bring about, and at once.
 QUICK: dict[str, Any] = {
     "slots": Band(0.5, 1.0), "queue": None, "queue_age": None, "loop_lag": None, "memory": None,
-    "memory_pressure": None, "gc": None, "rise": 0.02, "fall": 0.02, "dwell": 0.0,
+    "memory_pressure": None, "gc": None, "pool_wait": None, "dependency_errors": None, "dependency_latency": None, "rise": 0.02, "fall": 0.02, "dwell": 0.0,
 }  # fmt: skip
 
 
 def protected(app: Any, **bands: Any) -> tuple[ResilienceMiddleware, Overload]:
-    middleware = ResilienceMiddleware(
-        app, limit=1, overload=OverloadPolicy(dependencies=(), **(QUICK | bands))
-    )
+    middleware = ResilienceMiddleware(app, limit=1, overload=OverloadPolicy(**(QUICK | bands)))
     return middleware, middleware.protection.guard.overload
 
 
