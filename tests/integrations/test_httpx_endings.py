@@ -91,13 +91,14 @@ CANCELLATIONS: dict[str, Callable[[Awaitable[Any]], Awaitable[None]]] = {
 @pytest.mark.parametrize("way", CANCELLATIONS)
 def test_b61_a_cancelled_call_holds_nothing(wire: Wire, path: str, way: str) -> None:
     with RawServer(stalls_then_serves) as server:
-        dependency = prices(server.url)
+        dependency = prices(server.url, timeout=9.0)
         wire.open([dependency], **one_connection(wire))
 
         async def scenario() -> None:
             await CANCELLATIONS[way](wire.client.get(server.url + path))
             assert snapshot(dependency).in_use == 0
-            response = await wire.client.get(server.url + "/")
+            async with asyncio.timeout(3):  # long before the attempt would have been over by itself
+                response = await wire.client.get(server.url + "/")
             assert response.content == b"ok"
 
         wire.run(scenario())
