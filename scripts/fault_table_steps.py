@@ -96,10 +96,6 @@ STEP_FAULTS = (
     Fault("no_field_is_read_wsgi", "resilient_mw/wsgi/head.py", "return [value] if value else []", "return []", (
         IN_WSGI + "a_larger_content_length_is_refused_before_a_slot",
     )),
-    Fault("shadow_counts_for_listeners_only", GUARD,
-        "            if decision.reason is not None:\n                self._tell_refused(entry",
-        "            if decision.reason is not None and self.listeners:\n                self._tell_refused(entry",
-        ("tests/asgi/test_shadow.py::test_a_crowd_runs_and_is_counted",)),
     # -- what has gone wrong
     Fault("forgotten_slot_kept_by_the_next", GUARD,
         "        if self._later:\n            self.catch_up()\n        # Here", "        # Here",
