@@ -47,8 +47,10 @@ STEP_FAULTS = (
         "0 < len(runs) < ENOUGH_TO_LEARN", "len(runs) < ENOUGH_TO_LEARN",
         (UNIT + "test_completed_runs_are_learned_from_before_they_pile_up",)),
     Fault("end_without_lock", GUARD,
-        "self._lock.acquire()\n        try:\n            settled = self.controller.end(", "try:\n            settled = self.controller.end(",
-        ("tests/runtime/test_guard.py::test_routes_that_differ_in_cost_only_share_their_labels",)),
+        "self._lock.acquire()\n        try:\n            settled = self.controller.end(self.clock.now(), entry, cost, outcome, ran, tenant)\n"
+        "        finally:\n            self._lock.release()\n",
+        "settled = self.controller.end(self.clock.now(), entry, cost, outcome, ran, tenant)\n",
+        ("tests/runtime/test_guard.py::test_what_every_request_comes_by_waits_for_the_lock",)),
     Fault("retry_after_of_the_past", FORECAST, "if now >= self._stale_at:", "if not self._stale_at:", (
         UNIT + "test_retry_after_grows_while_nothing_moves",
     )),

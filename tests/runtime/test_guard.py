@@ -263,6 +263,29 @@ def test_routes_that_differ_in_cost_only_share_their_labels() -> None:
     assert bench.at_rest()
 
 
+@pytest.mark.parametrize("verb", ["arrive", "end"])
+def test_what_every_request_comes_by_waits_for_the_lock(verb: str) -> None:
+    """B37: it takes the lock by hand."""
+    bench = Bench(limit=2)
+    bench.admit()
+    guard, entry, now = bench.guard, bench.entry(), bench.clock.now()
+
+    def do() -> None:
+        if verb == "arrive":
+            guard.arrive(entry, now, now + 60)
+        else:
+            guard.end(entry, 1, COMPLETED, 0.5)
+
+    thread = threading.Thread(target=do, daemon=True)
+    with guard._lock:
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+        assert guard.controller.slots.in_use == 1
+    thread.join(5)
+    assert guard.controller.slots.in_use == (2 if verb == "arrive" else 0)
+
+
 def test_a_run_that_ended_while_a_thread_keeps_its_slots() -> None:
     bench = Bench(limit=1)
     bench.admit()
