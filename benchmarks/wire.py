@@ -20,6 +20,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from resilient_mw.core.problem import problem_body, refusal_headers
+from resilient_mw.core.rejection import Reason
+
 CONNECTIONS = 16
 REQUEST = b"GET /item HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: benchmark\r\nAccept: */*\r\nAccept-Encoding: gzip, deflate\r\n\r\n"
 
@@ -27,7 +30,13 @@ RAW, RAW_OURS = "raw ASGI", "raw ASGI + resilient_mw"
 FASTAPI, FASTAPI_OURS = "FastAPI route", "FastAPI route + resilient_mw"
 FASTAPI_BASE = "FastAPI route + BaseHTTPMiddleware that does nothing"
 REFUSED, REFUSED_EARLY = "refused by resilient_mw", "refused by the uvicorn protocol"
-CASES = (RAW, RAW_OURS, FASTAPI, FASTAPI_OURS, FASTAPI_BASE, REFUSED, REFUSED_EARLY)
+REPLAYED = "a refusal's bytes by raw ASGI: nothing is decided"
+CASES = (RAW, RAW_OURS, FASTAPI, FASTAPI_OURS, FASTAPI_BASE, REFUSED, REFUSED_EARLY, REPLAYED)
+
+USUAL_HEADERS = [
+    (name.lower().encode(), value.encode()) for name, value in refusal_headers(Reason.QUEUE_FULL, None)
+]
+USUAL_BODY = problem_body(Reason.QUEUE_FULL)
 
 Costs = dict[str, float]
 BOUNDS: tuple[tuple[str, Callable[[Costs], float], str, float], ...] = (
@@ -44,6 +53,7 @@ BOUNDS: tuple[tuple[str, Callable[[Costs], float], str, float], ...] = (
         0.06,
     ),
     ("refusal / raw ASGI", lambda of: of[REFUSED] / of[RAW], "<=", 1.2),
+    ("refusal / its bytes by raw ASGI", lambda of: of[REFUSED] / of[REPLAYED], "<=", 1.2),
     ("FastAPI route / refusal", lambda of: of[FASTAPI] / of[REFUSED], ">=", 3.0),
     ("FastAPI route / refusal by the protocol", lambda of: of[FASTAPI] / of[REFUSED_EARLY], ">=", 8.0),
 )
@@ -60,6 +70,8 @@ def application(case: str) -> Any:
         return AsgiMiddleware(raw_asgi, limit=1000, name="wire")
     if case in {REFUSED, REFUSED_EARLY}:
         return full(AsgiMiddleware, raw_asgi)
+    if case == REPLAYED:
+        return replayed
     app = FastAPI()
 
     @app.get("/item")
@@ -71,6 +83,13 @@ def application(case: str) -> Any:
     elif case == FASTAPI_BASE:
         app.add_middleware(NoOpBase)
     return app
+
+
+async def replayed(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the head and the body of a refusal: what no middleware can be cheaper than."""
+    headers = [*USUAL_HEADERS, (b"retry-after", b"1")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": USUAL_BODY, "more_body": False})
 
 
 def serve(case: str, port: int) -> None:
@@ -103,7 +122,7 @@ class Served:
         return (time.clock_gettime(self._clock) - began) / requests * 1e6
 
     def _exchange(self, requests: int) -> None:
-        refused = self.case in {REFUSED, REFUSED_EARLY}
+        refused = self.case in {REFUSED, REFUSED_EARLY, REPLAYED}
         expected = b"HTTP/1.1 503" if refused else b"HTTP/1.1 200"
         for _ in range(0, requests, CONNECTIONS):
             for each in self._connections:
