@@ -45,6 +45,7 @@ class Handling:
         self.plan = plan
         self.record = current()
         self.context: Context = copy_context()
+        self.own_task = asyncio.current_task()
         self.sent: list[tuple[Message, float]] = []
         self.received: list[Message] = []
         self.entered_at = world.now()
@@ -260,13 +261,15 @@ class Handling:
     async def section(self, seconds: float, steps: tuple[Step, ...]) -> None:
         """Do what must complete."""
         self.had_sections += 1
+        # The parent of this task has its cancel already, and may hand it down: that is the application's own.
+        late = self.record.reason is not None and asyncio.current_task() is not self.own_task
         async with current().shield(seconds) as section:
             until = self.world.now() + section.remaining()  # it ends with the one around it
             self.sections.append(until)
             try:
                 await self.follow(steps)
             except asyncio.CancelledError:
-                self.interrupted += self.world.now() < until - EARLY
+                self.interrupted += not late and self.world.now() < until - EARLY
                 raise
             finally:
                 self.sections.remove(until)

@@ -12,6 +12,7 @@ from resilient_mw import OverloadPolicy, RouteRule, ServerPolicy
 from resilient_mw.admission.overload import OverloadLevel
 from resilient_mw.asgi import ResilienceMiddleware as AsgiMiddleware
 from resilient_mw.core import ports
+from resilient_mw.core.events import Event, Refused
 from resilient_mw.core.routes import Route
 from resilient_mw.runtime.call_readings import CallReadings
 from resilient_mw.runtime.guard import Guard, guard_of
@@ -123,12 +124,19 @@ async def test_requests_pass_whatever_part_breaks(
 async def test_a_listener_that_raises_is_counted_and_changes_no_answer(
     stack: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World(listeners=[broken], overload=None)  # whose changes would be told, too
+    told: list[Event] = []
+
+    def breaks(event: Event) -> None:
+        told.append(event)
+        raise RuntimeError("broken")
+
+    world = World(listeners=[breaks], overload=None)  # whose changes would be told, too
     with caplog.at_level(logging.ERROR, "resilient_mw"):
         for _ in range(SECONDS):
             assert await world.serve(stack, 0) == 504  # a refusal is told
             assert await world.serve(stack, 5000) == 200
             world.clock.advance(1.0)
+    assert [*map(type, told)] == [Refused] * SECONDS, told
     assert world.guard.snapshot().guard_errors == SECONDS
     assert len([each for each in caplog.records if each.name == "resilient_mw"]) == 3
 

@@ -48,14 +48,14 @@ def flask_look_up(count: int) -> Callable[[str], Callable[[], object]]:
 
 
 def microseconds(*calls: Callable[[], object]) -> list[float]:
-    """Return what each call takes: the best of interleaved rounds, so that noise hits all alike."""
+    """Return what each call takes of the processor: the best of interleaved rounds, so that noise hits all alike."""
     best = [float("inf")] * len(calls)
     for _ in range(15):
         for place, call in enumerate(calls):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             for _ in range(200):
                 call()
-            best[place] = min(best[place], (time.perf_counter() - begin) / 200 * 1e6)
+            best[place] = min(best[place], (time.thread_time() - begin) / 200 * 1e6)
     return best
 
 
@@ -79,4 +79,4 @@ def test_b83_the_cost_does_not_grow_with_the_routes(make: Any, many: int, kinds:
             assert thousands(last)() is not None
         small, head, tail = microseconds(few(first), thousands(first), thousands(last))
         assert max(head, tail) < 3 * small + 2, kind
-        assert min(small, head, tail) < 50, kind
+        assert max(small, head, tail) < 50, kind
