@@ -7,12 +7,12 @@ the dependencies that some transport was made with.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
+from resilient_mw.admission import needs
 from resilient_mw.admission.policy_checks import ADMISSION
 from resilient_mw.core import ports
 from resilient_mw.core.rejection import Reason
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from resilient_mw.runtime.guard import Guard
     from resilient_mw.runtime.shadow import ShadowGuard
 
-MOST_RETRY_AFTER = 60
-"""Seconds; nobody is sent away for longer."""
-JITTER = 0.4
-"""The share by which a wait is lengthened at random, so that callers who were refused together do not come back together."""
 WHERE = "look-up of a needed dependency"
 
 _random = SystemRandom()  # processes that were forked must not share their jitter
@@ -52,9 +48,8 @@ def refused_for_need(
         return None
     if shadow is not None and shadow.would_refuse(ADMISSION, entry, Reason.DEPENDENCY_UNAVAILABLE):
         return shadow.outside(entry, entry.cost)
-    wait = math.ceil(max(1.0, seconds) * (1.0 + JITTER * _random.random()))
     decision = guard.refuse(entry, now, Reason.DEPENDENCY_UNAVAILABLE)
-    return replace(decision, retry_after=min(wait, MOST_RETRY_AFTER))
+    return replace(decision, retry_after=needs.retry_after(seconds, _random.random()))
 
 
 def missing_for(name: str) -> float | None:
@@ -62,9 +57,7 @@ def missing_for(name: str) -> float | None:
 
     Where several have the same name, all of them must be missing.
     """
-    known = [owner.closed_for() for owner in _owners() if owner.dependency.name == name]
-    waits = [wait for wait in known if wait is not None]
-    return min(waits) if waits and len(waits) == len(known) else None
+    return needs.missing_for([owner.closed_for() for owner in _owners() if owner.dependency.name == name])
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:

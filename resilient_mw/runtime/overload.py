@@ -16,6 +16,7 @@ from resilient_mw.admission.controller import AdmissionController
 from resilient_mw.admission.overload import OverloadLevel
 from resilient_mw.admission.overload_policy import OverloadPolicy, OverloadState, Signal
 from resilient_mw.admission.overload_readings import admission_readings
+from resilient_mw.admission.readiness import readiness
 from resilient_mw.core.events import OverloadChanged
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.snapshot import OverloadSnapshot, Readiness
@@ -124,14 +125,14 @@ class Overload:
         """Return whether requests should be sent here, as of now; `more` is why not, but for drain and load."""
         self.look()
         with self._lock:
-            reasons = ["draining"] if self._controller.draining else []
-            reasons += more
-            worst = None if self._measure is None else self._measure.worst()
-            falls = self._policy is not None and self._policy.readiness_falls_on_overload
-            if falls and self.state is OverloadState.OVERLOADED:
-                reasons.append("overloaded")
-            signal = None if worst is None else worst.value
-            return Readiness(not reasons, tuple(reasons), self.level, self.state.value, signal)
+            return readiness(
+                self._policy,
+                more,
+                draining=self._controller.draining,
+                level=self.level,
+                state=self.state,
+                worst=None if self._measure is None else self._measure.worst(),
+            )
 
     def snapshot(self) -> OverloadSnapshot | None:
         """Return the figures as of the last look; None if nothing is measured. Under the lock."""

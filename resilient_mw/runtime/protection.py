@@ -15,16 +15,13 @@ from weakref import WeakMethod, WeakSet
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
+from resilient_mw.admission.edge import Edge, is_too_large
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.admission.head_rule import INVALID, HeadRule
 from resilient_mw.admission.policy_checks import DEADLINES
 from resilient_mw.admission.routing import RouteEntries, RouteTable, unreached
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.head import RequestHead
-from resilient_mw.core.headers.content_length import parse_content_length
-from resilient_mw.core.headers.forwarded_for import parse_forwarded_for
-from resilient_mw.core.headers.request_start import parse_request_start
-from resilient_mw.core.headers.wish import DEADLINE_FIELDS, read_wish
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
 from resilient_mw.core.trust import PeerTrust
@@ -63,19 +60,18 @@ class Protection:
             None if websockets is None else RouteTable(self.policy, websockets.connections.entries, failed)
         )
         self.started = False
-        self._edge()
+        self._read_policy()
         self.starting = threading.Lock()
         self._prepare: WeakMethod[Callable[[], None]] | None = None
         after_fork(self)
         _waiting_for_start.add(self)
         self.guard.lifecycle.guards(self)
 
-    def _edge(self) -> None:
+    def _read_policy(self) -> None:
         """Prepare what the policy says of peers."""
         self._trust = PeerTrust(self.policy.trusted_peers)
-        self._hops = self.policy.trusted_hops
-        # When the proxy took a request in is asked only where some proxy would be believed.
-        self.fields = (*DEADLINE_FIELDS, REQUEST_START) if self._trust else DEADLINE_FIELDS
+        self._edge = Edge(self.policy, self._trusts, somebody=bool(self._trust))
+        self.fields = self._edge.fields
         # Nobody is told of a deadline that is not kept.
         kept = self.shadow is None or not self.shadow.shadows(DEADLINES)
         self.tells = self.policy.deadline_response_header if kept else None
@@ -96,7 +92,7 @@ class Protection:
         if self._sockets is not None and websockets is not None:
             self._sockets = self._sockets.under(policy, websockets.connections.entries)
         self.policy = policy
-        self._edge()
+        self._read_policy()
         prepare = None if self._prepare is None else self._prepare()
         if prepare is not None:
             prepare()
@@ -172,34 +168,13 @@ class Protection:
             peer: the address of the peer, None if the server does not tell.
             forwarded: its `X-Forwarded-For` lines; only looked at behind a stated number of proxies.
             lag: seconds that it has waited for this process already.
-
-        What it has spent before now is charged, except to exempt requests, which are not refused for load.
         """
         if not fields and not lag:
             return now + entry.budget
-        wish, ignored = read_wish(field for field in fields if field[0] != REQUEST_START)
-        starts = [value for name, value in fields if name == REQUEST_START]
-        believed = (wish is not None or bool(starts)) and self._trusts(peer)
-        spent = lag
-        if starts and believed:
-            oldest = max(OLDEST_START, entry.deadline.maximum or 0.0)
-            age = parse_request_start(starts, wall_clock_ns(), max_age=oldest)
-            if age is None:
-                ignored += (REQUEST_START,)
-            else:
-                spent = max(age, lag)  # the proxy's stamp is older than all that happened here
-        if believed and self._hops and wish is not None:
-            peer = parse_forwarded_for(forwarded, self._hops)
-            if peer is None and forwarded:
-                ignored += (FORWARDED_FOR,)
-            believed = self._trusts(peer)
+        at, ignored = self._edge.deadline_at(now, wall_clock_ns(), entry, fields, peer, forwarded, lag)
         if ignored:
             self.guard.ignored(ignored)
-        if wish == 0.0:
-            return now
-        if entry.rank < 0:
-            spent = 0.0
-        return now - spent + entry.deadline.budget(wish, trusted=believed)
+        return at
 
     def arrive(
         self, entry: RouteEntry, head: RequestHead, now: float, deadline_at: float
@@ -214,10 +189,8 @@ class Protection:
             now: the instant of arrival.
             deadline_at: the instant at which it stops being worth the work.
         """
-        if entry.max_body is not None:
-            size = parse_content_length(head.values("content-length"))
-            if size is not None and size > entry.max_body:
-                return self.guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry.cost, None
+        if entry.max_body is not None and is_too_large(entry, head.values("content-length")):
+            return self.guard.refuse(entry, now, Reason.BODY_TOO_LARGE), entry.cost, None
         if entry.needs is not None:
             decision = refused_for_need(self.guard, entry, entry.needs, now, self.shadow)
             if decision is not None:
@@ -256,14 +229,6 @@ class Protection:
             self.guard.listeners.failed("trusted_peers", error)
             return False
 
-
-REQUEST_START = "x-request-start"
-"""When a proxy took the request in."""
-FORWARDED_FOR = "x-forwarded-for"
-"""For whom a proxy speaks."""
-OLDEST_START = 60.0
-"""Seconds after which the instant at which a proxy took a request in is not believed; a route that may take longer than
-that has its maximum."""
 
 _waiting_for_start: WeakSet[Protection] = WeakSet()
 

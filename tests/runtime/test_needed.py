@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from resilient_mw import ServerPolicy
+from resilient_mw.admission.needs import MOST_RETRY_AFTER
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime import needed
 from resilient_mw.runtime.guard import Guard, guard_of
-from resilient_mw.runtime.needed import MOST_RETRY_AFTER, missing_for, refused_for_need, unknown_names
+from resilient_mw.runtime.needed import missing_for, refused_for_need, unknown_names
 from resilient_mw.runtime.thread_context import ThreadContext
 from resilient_mw.testing import ManualClock, use_clock
 from tests.runtime.downed import OPEN_FOR, TRIALS, Downed
