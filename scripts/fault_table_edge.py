@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fault_table import Fault
 
-PROTECTION = "resilient_mw/runtime/protection.py"
+EDGE = "resilient_mw/admission/edge.py"
 SUPERVISE = "resilient_mw/runtime/supervise.py"
 FORWARDED = "resilient_mw/core/headers/forwarded_for.py"
 LENGTH = "resilient_mw/core/headers/content_length.py"
@@ -22,38 +22,38 @@ IN_HEADERS = "tests/core/headers/test_edge_headers.py::test_"
 IN_LAG = "tests/runtime/test_supervisor_lag.py::test_"
 
 EDGE_FAULTS = (
-    Fault("edge_start_from_anybody", PROTECTION, "if starts and believed:", "if starts:", (
+    Fault("edge_start_from_anybody", EDGE, "if starts and believed:", "if starts:", (
         IN_ASGI + "nobody_else_is_believed",
     )),
-    Fault("edge_start_from_the_caller_behind_the_proxy_only", PROTECTION, "        spent = lag\n        if starts", "        spent = lag\n        believed = believed and not self._hops\n        if starts", (
+    Fault("edge_start_from_the_caller_behind_the_proxy_only", EDGE, "        spent = lag\n        if starts", "        spent = lag\n        believed = believed and not self._hops\n        if starts", (
         IN_ASGI + "everybody_may_shorten_and_the_proxys_own_stamp_is_believed",
     )),
-    Fault("edge_start_of_any_age", PROTECTION, ", max_age=oldest)", ", max_age=86_400.0)", (
+    Fault("edge_start_of_any_age", EDGE, ", max_age=oldest)", ", max_age=86_400.0)", (
         IN_ASGI + "clocks_that_do_not_agree_take_no_time_away",
     )),
-    Fault("edge_start_of_a_minute_at_most", PROTECTION, "max(OLDEST_START, entry.deadline.maximum or 0.0)", "OLDEST_START", (
+    Fault("edge_start_of_a_minute_at_most", EDGE, "max(OLDEST_START, entry.deadline.maximum or 0.0)", "OLDEST_START", (
         IN_ASGI + "clocks_that_do_not_agree_take_no_time_away",
     )),
-    Fault("edge_start_not_counted", PROTECTION, "                ignored += (REQUEST_START,)\n", "                pass\n", (
+    Fault("edge_start_not_counted", EDGE, "                ignored += (REQUEST_START,)\n", "                pass\n", (
         IN_WSGI + "a_start_that_cannot_be_is_as_if_absent_and_counted",
     )),
-    Fault("edge_start_and_lag_together", PROTECTION, "spent = max(age, lag)", "spent = age + lag", (
+    Fault("edge_start_and_lag_together", EDGE, "spent = max(age, lag)", "spent = age + lag", (
         IN_ASGI + "lag_of_the_loop_is_charged_also_to_those_who_say_nothing",
     )),
-    Fault("edge_spent_is_not_charged", PROTECTION, "return now - spent + entry", "return now + entry", (
+    Fault("edge_spent_is_not_charged", EDGE, "return now - spent + entry", "return now + entry", (
         IN_ASGI + "time_since_the_proxy_took_the_request_in_is_charged",
         IN_WSGI + "time_since_the_proxy_took_the_request_in_is_charged",
     )),
-    Fault("edge_exempt_are_charged", PROTECTION, "        if entry.rank < 0:\n            spent = 0.0\n", "", (
+    Fault("edge_exempt_are_charged", EDGE, "        if entry.rank < 0:\n            spent = 0.0\n", "", (
         IN_ASGI + "exempt_requests_are_not_refused_for_what_the_load_took",
     )),
-    Fault("edge_hops_of_any_peer", PROTECTION, "if believed and self._hops and wish is not None:", "if self._hops and wish is not None:", (
+    Fault("edge_hops_of_any_peer", EDGE, "if believed and self._hops and wish is not None:", "if self._hops and wish is not None:", (
         IN_ASGI + "who_does_not_come_through_a_proxy_of_ours_is_not_asked_where_he_comes_from",
     )),
-    Fault("edge_hops_believe_the_proxy", PROTECTION, "            believed = self._trusts(peer)\n", "", (
+    Fault("edge_hops_believe_the_proxy", EDGE, "            believed = self._trusts(peer)\n", "", (
         IN_ASGI + "behind_proxies_the_address_that_the_outermost_one_added_decides",
     )),
-    Fault("edge_hops_not_counted", PROTECTION, "                ignored += (FORWARDED_FOR,)\n", "                pass\n", (
+    Fault("edge_hops_not_counted", EDGE, "                ignored += (FORWARDED_FOR,)\n", "                pass\n", (
         IN_ASGI + "what_is_no_address_is_as_if_absent_and_counted",
     )),
     Fault("edge_first_forwarded_address", FORWARDED, "return _address(whole[0])", 'return _address(values[0].split(",")[0])', (

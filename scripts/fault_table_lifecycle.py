@@ -170,7 +170,7 @@ LIFECYCLE_FAULTS = (
     Fault("reload_keeps_middlewares_alive", PROTECTION, "self._prepare = WeakMethod(prepare)", "self._prepare = lambda: prepare", (
         "tests/asgi/test_reload.py::test_a_middleware_that_is_gone_is_not_kept_for_reloads",
     )),
-    Fault("reload_of_old_peers", PROTECTION, "        self.policy = policy\n        self._edge()\n", "        self.policy = policy\n", (
+    Fault("reload_of_old_peers", PROTECTION, "        self.policy = policy\n        self._read_policy()\n", "        self.policy = policy\n", (
         IN_FORCE + "all_applications_under_the_policy_take_the_new_rules",
     )),
     Fault("reload_of_old_listeners", GUARD, "        self.listeners.change(policy.listeners)\n", "", (

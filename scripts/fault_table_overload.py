@@ -6,6 +6,7 @@ from fault_table import CONTROLLER, GUARD, Fault
 
 CONFIG = "resilient_mw/admission/config.py"
 LEVEL = "resilient_mw/admission/overload.py"
+READINESS = "resilient_mw/admission/readiness.py"
 WATCHED = "resilient_mw/runtime/overload.py"
 PROCESS = "resilient_mw/runtime/process_readings.py"
 LAG = "resilient_mw/runtime/loop_lag.py"
@@ -159,14 +160,14 @@ OVERLOAD_FAULTS = (
         ON_WSGI + "a_cheaper_answer_is_marked",
     )),
     # -- what is told
-    Fault("readiness_falls_unasked", WATCHED, "if falls and self.state is", "if self.state is", (
+    Fault("readiness_falls_unasked", READINESS, "policy.readiness_falls_on_overload and ", "", (
         LOOKS + "readiness_tells_overload_and_does_not_fall",
     )),
-    Fault("ready_while_draining", WATCHED, '["draining"] if self._controller.draining else []', "[]", (
+    Fault("ready_while_draining", READINESS, '*(("draining",) if draining else ()), ', "", (
         LOOKS + "readiness_falls_while_draining",
     )),
-    Fault("readiness_of_the_past", WATCHED, "        self.look()\n        with self._lock:\n            reasons",
-        "        with self._lock:\n            reasons",
+    Fault("readiness_of_the_past", WATCHED, "        self.look()\n        with self._lock:\n            return readiness",
+        "        with self._lock:\n            return readiness",
         (LOOKS + "readiness_tells_overload_and_does_not_fall",)),
     Fault("snapshot_of_the_past", GUARD, "            self.catch_up()\n        self.overload.look()\n",
         "            self.catch_up()\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fault_table import Fault
 
 NEEDED = "resilient_mw/runtime/needed.py"
+PURE_NEEDS = "resilient_mw/admission/needs.py"
 PROTECTION = "resilient_mw/runtime/protection.py"
 ROUTING = "resilient_mw/admission/routing.py"
 BREAKER = "resilient_mw/calls/breaker.py"
@@ -43,15 +44,15 @@ NEEDS_FAULTS = (
     Fault("all_pass_while_trials_are_under_way", BREAKER,
         "if self.state is BreakerState.HALF_OPEN and not self._has_place(now):", "if False:",
         (NEEDS + "a_trial_is_possible_and_closes_the_circuit",)),
-    Fault("need_without_jitter", NEEDED, "JITTER = 0.4", "JITTER = 0.0",
+    Fault("need_without_jitter", PURE_NEEDS, "JITTER = 0.4", "JITTER = 0.0",
         (NEEDS + "it_is_refused_while_the_circuit_is_open_and_told_when_it_is_tried_again",)),
-    Fault("need_sends_away_for_hours", NEEDED, "min(wait, MOST_RETRY_AFTER)", "wait",
+    Fault("need_sends_away_for_hours", PURE_NEEDS, ", MOST_RETRY_AFTER)", ", 86_400)",
         (NEEDS + "nobody_is_sent_away_for_longer_than_a_minute",)),
     Fault("need_hides_that_it_drains", NEEDED, "if now >= guard.controller.refuse_from:", "if False:",
         (NEEDS + "while_draining_that_is_the_reason",)),
     Fault("degradable_refused", NEEDED, "if seconds is None or entry.degradable:", "if seconds is None:",
         (NEEDS + "who_can_do_with_less_passes", BY_VARIANT)),
-    Fault("need_of_one_of_two", NEEDED, "if waits and len(waits) == len(known) else None", "if waits else None",
+    Fault("need_of_one_of_two", PURE_NEEDS, "if closed and len(closed) == len(waits) else None", "if closed else None",
         (NEEDS + "of_two_of_the_same_name_one_is_enough",)),
     Fault("broken_look_up_not_told", NEEDED, "        guard.listeners.failed(WHERE, error)\n", "",
         (NEEDS + "if_the_look_up_breaks_requests_pass_and_it_is_logged_once_a_minute",)),

@@ -6,7 +6,7 @@ from fault_table import CONTROLLER, FORECAST, GUARD, MACHINE, ROUTING, SLOTS, UN
 
 MESSAGES = "resilient_mw/asgi/messages.py"
 MIDDLEWARE = "resilient_mw/asgi/middleware.py"
-PROTECTION = "resilient_mw/runtime/protection.py"
+EDGE = "resilient_mw/admission/edge.py"
 SURE = "resilient_mw/admission/surely.py"
 BROKEN_LOOK_UP = (
     "tests/asgi/test_middleware.py::test_a_broken_route_look_up_makes_the_request_an_unmatched_one"
@@ -86,10 +86,10 @@ STEP_FAULTS = (
         "tests/asgi/test_transparency.py::test_b10_health_is_exempt_by_exact_path_only",
     )),
     # -- more of the head
-    Fault("length_takes_a_slot_asgi", PROTECTION, "if size is not None and size > entry.max_body:", "if False:", (
+    Fault("length_takes_a_slot_asgi", EDGE, "return size is not None and size > entry.max_body", "return False", (
         IN_ASGI + "a_larger_content_length_is_refused_before_a_slot_and_before_anything_is_read",
     )),
-    Fault("length_takes_a_slot_wsgi", PROTECTION, "if size is not None and size > entry.max_body:", "if False:", (
+    Fault("length_takes_a_slot_wsgi", EDGE, "return size is not None and size > entry.max_body", "return False", (
         IN_WSGI + "a_larger_content_length_is_refused_before_a_slot",
     )),
     Fault("length_of_any_field", "resilient_mw/asgi/head.py", "if each == wanted]", "if each]", (
