@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio.to_thread
 import httpx
@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
+from resilient_mw.lab.busy import Busy
 from resilient_mw.lab.processes import allow_many_connections, announce, exit_with_parent
 from resilient_mw.lab.settings import STATE_PATH, AppSettings, open_socket, read_settings
 
@@ -25,6 +26,7 @@ def build(settings: AppSettings) -> FastAPI:
         anyio.to_thread.current_default_thread_limiter().total_tokens = settings.threads
         yield
 
+    busy = Busy()
     app = FastAPI(lifespan=lifespan, openapi_url=None)
     # No proxy from the environment, and no bound but the worker threads: the step decides what limits the calls.
     limits = httpx.Limits(max_connections=None)
@@ -39,23 +41,24 @@ def build(settings: AppSettings) -> FastAPI:
 
         @app.get(STATE_PATH, response_model=None)
         async def state() -> JSONResponse:
-            return JSONResponse(protections.state())
+            return JSONResponse(protections.state(busy.peak))
 
         if protections.policy is not None:
             app.add_middleware(ResilienceMiddleware, policy=protections.policy)
     client = httpx.Client(timeout=settings.timeout, trust_env=False, limits=limits, transport=transport)
 
-    def endpoint_for(address: str) -> Callable[[], JSONResponse]:
+    def endpoint_for(addresses: Sequence[str]) -> Callable[[], JSONResponse]:
         def endpoint() -> JSONResponse:
             try:
-                return JSONResponse(client.get(address).raise_for_status().json())
+                with busy:
+                    return JSONResponse([client.get(each).raise_for_status().json() for each in addresses])
             except httpx.HTTPError as error:
                 return JSONResponse({"error": type(error).__name__}, 503)
 
         return endpoint
 
-    for path, address in settings.routes.items():
-        app.add_api_route(path, endpoint_for(address), response_model=None)
+    for path, addresses in settings.routes.items():
+        app.add_api_route(path, endpoint_for(addresses), response_model=None)
 
     # A response, not a value: FastAPI validates the value of a sync endpoint in the pool, too, and the second
     # wait for a thread would double what the steps measure.

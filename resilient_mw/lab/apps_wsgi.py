@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+from collections.abc import Sequence
 
 import httpx
 import waitress
 from flask import Flask, jsonify
 from flask.typing import ResponseReturnValue
 
+from resilient_mw.lab.busy import Busy
 from resilient_mw.lab.processes import allow_many_connections, announce, exit_with_parent
 from resilient_mw.lab.settings import STATE_PATH, AppSettings, open_socket, read_settings
 
@@ -26,6 +28,7 @@ steps are about workers that are taken, not about that loop.
 
 def build(settings: AppSettings) -> Flask:
     """Make the application, with what the step gives it of ours."""
+    busy = Busy()
     app = Flask("resilient_mw_lab")
     # No proxy from the environment, and no bound but the worker threads: the step decides what limits the calls.
     limits = httpx.Limits(max_connections=None)
@@ -37,19 +40,20 @@ def build(settings: AppSettings) -> Flask:
 
         protections = Protections(settings)
         transport = protections.transport(limits)
-        app.add_url_rule(STATE_PATH, "state", protections.state)
+        app.add_url_rule(STATE_PATH, "state", lambda: protections.state(busy.peak))
         if protections.policy is not None:
             app.wsgi_app = ResilienceMiddleware(app.wsgi_app, protections.policy)  # type: ignore[method-assign]
     client = httpx.Client(timeout=settings.timeout, trust_env=False, limits=limits, transport=transport)
 
-    def endpoint(address: str) -> ResponseReturnValue:
+    def endpoint(addresses: Sequence[str]) -> ResponseReturnValue:
         try:
-            return jsonify(client.get(address).raise_for_status().json())
+            with busy:
+                return jsonify([client.get(each).raise_for_status().json() for each in addresses])
         except httpx.HTTPError as error:
             return jsonify(error=type(error).__name__), 503
 
-    for path, address in settings.routes.items():
-        app.add_url_rule(path, path, functools.partial(endpoint, address))
+    for path, addresses in settings.routes.items():
+        app.add_url_rule(path, path, functools.partial(endpoint, addresses))
 
     @app.get("/health")
     def health() -> ResponseReturnValue:

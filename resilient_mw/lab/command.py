@@ -19,21 +19,20 @@ from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.runner import run_step
 from resilient_mw.lab.stacks import ASGI, WSGI, Stack
 from resilient_mw.lab.step import Load, Step
-from resilient_mw.lab.steps import PLANNED, STEPS, select
+from resilient_mw.lab.steps import STEPS, select
 
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = """\
 Break a real service on purpose and show what the protections change. Starts real processes on 127.0.0.1: a
-price service, an application that calls it, and a load generator; takes about seven minutes for all steps.
+price service, an application that calls it, and a load generator; takes some twelve minutes for all steps.
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    width = max(len(step.name) for step in (*STEPS, *PLANNED))
+    width = max(len(step.name) for step in STEPS)
     steps = [f"  {step.name:<{width}} {step.title}" for step in STEPS]
-    steps += [f"  {step.name:<{width}} {step.title} (not in this release yet)" for step in PLANNED]
     made = argparse.ArgumentParser(
         prog="resilient-mw lab",
         description=DESCRIPTION,
@@ -97,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
         console.line()
         console.line("interrupted; all processes of the lab have been ended")
         return INTERRUPTED
-    console.summary(results, PLANNED)
+    console.summary(results)
     write(results, stack, options, console)
     return OK if all(result.passed for result in results) else MISSED
 
@@ -142,7 +141,7 @@ def write(results: Sequence[StepResult], stack: Stack, options: argparse.Namespa
     """Write the report, and the figures if they were asked for."""
     now = datetime.datetime.now(datetime.UTC)
     when = f"{now:%Y-%m-%d %H:%M} UTC, Python {platform.python_version()}"
-    options.report.write_text(render(results, PLANNED, stack=stack.title, when=when), encoding="utf-8")
+    options.report.write_text(render(results, stack=stack.title, when=when), encoding="utf-8")
     console.line()
     console.line(f"report: {options.report}")
     if options.json is not None:
@@ -152,7 +151,6 @@ def write(results: Sequence[StepResult], stack: Stack, options: argparse.Namespa
             "quick": options.quick,
             "passed": all(result.passed for result in results),
             "steps": [result.to_json() for result in results],
-            "not_in_this_release": [{"step": step.name, "title": step.title} for step in PLANNED],
         }
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         console.line(f"figures: {options.json}")

@@ -13,7 +13,6 @@ from typing import TextIO
 from resilient_mw.lab.expectations import show
 from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.runner import Progress
-from resilient_mw.lab.step import PlannedStep
 
 PLAIN_EVERY = 5.0
 BAR_WIDTH = 20
@@ -140,17 +139,14 @@ class Console:
         if not missed:
             self.line("  as expected", "green")
 
-    def summary(self, results: Sequence[StepResult], planned: Sequence[PlannedStep]) -> None:
-        """Write the tables, and which steps are still to come."""
+    def summary(self, results: Sequence[StepResult]) -> None:
+        """Write the tables."""
         self.line()
         for text in table(overview_rows(results)):
             self.line(text)
         self.line()
         for text in table(verdict_rows(results)):
             self.line(text, "red" if text.endswith("MISSED") else None)
-        self.line()
-        for step in planned:
-            self.line(f"step {step.name} is not in this release yet: {step.title}", "dim")
 
 
 def _can(encoding: str) -> bool:

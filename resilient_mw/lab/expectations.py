@@ -17,7 +17,7 @@ _SIGNS = {"<=": "\u2264", ">=": "\u2265"}
 
 def is_time(name: str) -> bool:
     """Return whether the figure of this name is a time in seconds."""
-    return name.endswith(("_p50", "_p99", "_after_load"))
+    return name.endswith(("_p50", "_p95", "_p99", "_after_load"))
 
 
 def is_share(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from resilient_mw import BreakerPolicy, Dependency, PriorityClass, RetryPolicy, RouteRule, ServerPolicy
+from resilient_mw.core.snapshot import DependencySnapshot
 from resilient_mw.lab.settings import STATE_PATH, AppSettings
 from resilient_mw_integrations.httpx import ResilientTransport
 
@@ -26,18 +27,29 @@ class Protections:
         """Return the transport of the application's client."""
         return ResilientTransport(self.dependencies, limits=limits, trust_env=False)
 
-    def state(self) -> dict[str, Any]:
-        """Return what the lab asks for: requests in hand, and how each circuit has changed."""
+    def state(self, busy_peak: int) -> dict[str, Any]:
+        """Return what the lab asks for: what is in hand, was busy, became of the calls, and how circuits changed."""
+        snapshots = [each.snapshot() for each in self.dependencies]
         classes = () if self.policy is None else self.policy.snapshot().classes
         return {
             "in_hand": sum(each.slots + each.queued for each in classes if each.priority != "exempt"),
+            "busy_peak": busy_peak,
+            "calls": {snapshot.dependency: _calls(snapshot) for snapshot in snapshots},
             "transitions": {
-                each.name: [
-                    (change.at, change.before, change.after) for change in each.snapshot().recent_transitions
+                snapshot.dependency: [
+                    (change.at, change.before, change.after) for change in snapshot.recent_transitions
                 ]
-                for each in self.dependencies
+                for snapshot in snapshots
             },
         }
+
+
+def _calls(snapshot: DependencySnapshot) -> dict[str, int]:
+    return {
+        "calls": snapshot.calls,
+        "errors": sum(count for outcome, count in snapshot.attempts.items() if outcome != "2xx"),
+        "refused": sum(snapshot.refused.values()),
+    }
 
 
 def _dependency(name: str, arguments: Mapping[str, Any]) -> Dependency:

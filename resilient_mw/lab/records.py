@@ -72,7 +72,7 @@ def percentile(values: Iterable[float], share: float) -> float | None:
 def load_figures(kind: str, records: Iterable[Record], phase: str = "") -> dict[str, float | None]:
     """Return the figures of one load, each named `<kind>_...`, or `<kind>_<phase>_...` for those of a phase.
 
-    `_p50` and `_p99` are over all requests: one that was given up counts with the time its user waited. `_share` is the
+    `_p50`, `_p95` and `_p99` are over all requests: one that was given up counts with the time its user waited. `_share` is the
     part of those that were sent.
     """
     mine = [record for record in records if record.kind == kind]
@@ -89,6 +89,7 @@ def load_figures(kind: str, records: Iterable[Record], phase: str = "") -> dict[
         "served_share": len(served) / len(mine) if mine else None,
         "refused_share": len(refused) / len(mine) if mine else None,
         "p50": percentile((record.latency for record in mine), 0.50),
+        "p95": percentile((record.latency for record in mine), 0.95),
         "p99": percentile((record.latency for record in mine), 0.99),
         "served_p50": percentile(served, 0.50),
         "served_p99": percentile(served, 0.99),

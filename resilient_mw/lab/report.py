@@ -10,7 +10,6 @@ from resilient_mw.lab import charts, charts_phases
 from resilient_mw.lab.expectations import show
 from resilient_mw.lab.records import OUTCOMES, Record, per_second
 from resilient_mw.lab.results import StepResult
-from resilient_mw.lab.step import PlannedStep
 from resilient_mw.lab.style import STYLE
 
 _ABOUT = (
@@ -38,12 +37,11 @@ def _escape(text: str) -> str:
     return html.escape(text).replace(" ms", "&nbsp;ms")
 
 
-def render(results: Sequence[StepResult], planned: Sequence[PlannedStep], *, stack: str, when: str) -> str:
+def render(results: Sequence[StepResult], *, stack: str, when: str) -> str:
     """Return the page.
 
     Args:
         results: of the steps that were run.
-        planned: steps that are still to come.
         stack: what the steps ran on, for a reader.
         when: the time of the run, for a reader.
     """
@@ -55,7 +53,6 @@ def render(results: Sequence[StepResult], planned: Sequence[PlannedStep], *, sta
         _short_note(results),
         _summary(results),
         *(_section(result) for result in results),
-        _planned(planned),
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -240,10 +237,3 @@ def _legend(names: Sequence[str], *, solid: bool = False) -> str:
             sign = f'<path class="mark {name}" d="{shape}"/>'
         items.append(f'<li><svg viewBox="0 0 14 14" aria-hidden="true">{sign}</svg>{_MARK_WORDS[name]}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def _planned(planned: Sequence[PlannedStep]) -> str:
-    if not planned:
-        return ""
-    items = "".join(f"<li>Step {_escape(step.name)}: {_escape(step.title)}</li>" for step in planned)
-    return f"<section>\n<h2>Not in this release yet</h2>\n<ul>{items}</ul>\n</section>"

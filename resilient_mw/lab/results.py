@@ -40,6 +40,22 @@ class Settled:
     calls: int
 
 
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What the application with the protections knows of itself.
+
+    Attributes:
+        changes: of its circuit breakers, by dependency.
+        calls: by dependency: `calls` begun, `errors` (attempts that did not end with 2xx), and attempts `refused` on this
+            side.
+        busy: the most worker threads that were in endpoints at once, as a part of all.
+    """
+
+    changes: Mapping[str, Sequence[Change]]
+    calls: Mapping[str, Mapping[str, int]]
+    busy: float
+
+
 @dataclass(frozen=True)
 class StepResult:
     """One run of a step.
@@ -48,7 +64,7 @@ class StepResult:
         length: seconds of load; shorter than the step's own in a quick run.
         records: every request, by due time.
         dependencies: by name.
-        changes: of the application's circuit breakers, by dependency.
+        inside: what the application knows of itself; None: it has no circuit breaker.
         settled: what was still in hand, if the step looks at that.
         error: why the lab could not run it; then there is nothing else.
     """
@@ -57,7 +73,7 @@ class StepResult:
     length: float
     records: Sequence[Record] = ()
     dependencies: Mapping[str, DependencyLog] = field(default_factory=dict)
-    changes: Mapping[str, Sequence[Change]] = field(default_factory=dict)
+    inside: Inside | None = None
     settled: Settled | None = None
     error: str | None = None
 
@@ -65,6 +81,11 @@ class StepResult:
     def share(self) -> float:
         """The length of this run as a share of the step's own."""
         return self.length / self.step.length
+
+    @property
+    def changes(self) -> Mapping[str, Sequence[Change]]:
+        """How the application's circuit breakers have changed, by dependency."""
+        return {} if self.inside is None else self.inside.changes
 
     @property
     def last_due(self) -> float:
@@ -79,8 +100,8 @@ class StepResult:
     def figures(self) -> Figures:
         """Return every figure by name; times are in seconds.
 
-        They are named `<load>_...`, `<load>_<phase>_...` (by when a request was due), `<dependency>_...`, and by what
-        was in hand.
+        They are named `<load>_...`, `<load>_<phase>_...` (by when a request was due; `all_...` for all loads but the
+        health checks), `<dependency>_...`, and by what was in hand.
         """
         return self._figures
 
@@ -94,12 +115,18 @@ class StepResult:
             due = [record for record in self.records if span.start <= record.due < span.end]
             for load in self.step.loads:
                 figures |= load_figures(load.kind, due, span.phase.name)
+            whole = (record._replace(kind="all") for record in due if record.kind != "health")
+            figures |= load_figures("all", whole, span.phase.name)
         for name, seen in self.dependencies.items():
             after = max(seen.arrivals, default=0.0) - self.last_due
             figures |= {
                 f"{name}_{key}": seen.counts[key] for key in ("received", "answered", "abandoned", "peak")
             }
             figures[f"{name}_after_load"] = max(0.0, after)
+        if self.inside is not None:
+            figures["app_busy_share"] = self.inside.busy
+            for name, counts in self.inside.calls.items():
+                figures |= {f"{name}_{key}": count for key, count in counts.items()}
         if self.settled is not None:
             at = self.settled.at
             figures["app_in_hand"], figures["calls_in_hand"] = self.settled.requests, self.settled.calls

@@ -11,7 +11,7 @@ from typing import Any
 
 from resilient_mw.lab.processes import Child, Children, LabError
 from resilient_mw.lab.records import Change, Record
-from resilient_mw.lab.results import DependencyLog, Settled, StepResult
+from resilient_mw.lab.results import DependencyLog, Inside, Settled, StepResult
 from resilient_mw.lab.settings import STATE_PATH, AppSettings
 from resilient_mw.lab.stacks import Stack
 from resilient_mw.lab.step import Action, Step
@@ -89,19 +89,7 @@ async def _run(
         behaviour = (f"--delay={dependency.delay}", f"--mode={dependency.mode}")
         _, hello = await children.start("resilient_mw.lab.prices", "--with-parent", *behaviour)
         ports[dependency.name] = hello["port"]
-    settings = AppSettings(
-        threads=step.app.threads[stack.name],
-        routes={path: f"http://127.0.0.1:{ports[name]}/price" for path, name in step.app.routes.items()},
-        timeout=step.app.timeout,
-        policy=step.app.policy,
-        calls={
-            name: {"match": f"http://127.0.0.1:{ports[name]}/*", **arguments}
-            for name, arguments in step.app.calls.items()
-        },
-    )
-    app, hello = await children.start(stack.module, f"--settings={settings.to_argument()}")
-    app_port: int = hello["port"]
-    await _answers(app, app_port)
+    app_port = await _start_app(step, stack, children, ports)
     plan = {
         "port": app_port,
         "loads": [asdict(load) for load in step.loads],
@@ -125,13 +113,38 @@ async def _run(
         logs = {name: await _log(port, start) for name, port in ports.items()}
         # Only where there is a circuit: an application that is down does not answer.
         has_circuit = any(arguments.get("breaker", True) is not None for arguments in step.app.calls.values())
-        changes = await _changes(app_port, start) if has_circuit else {}
-        return StepResult(step, length, records, logs, changes, settled)
+        inside = await _inside(app_port, start, threads=step.app.threads[stack.name]) if has_circuit else None
+        return StepResult(step, length, records, logs, inside, settled)
     finally:
         tasks = (watcher, *actions)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _start_app(step: Step, stack: Stack, children: Children, ports: Mapping[str, int]) -> int:
+    """Start the application, the last of its layers first; return the port of the first one."""
+    app_port = 0
+    for _ in range(step.app.layers):
+        behind = (lambda name: ports[name]) if app_port == 0 else (lambda _, port=app_port: port)
+        path_behind = (lambda _: "/price") if app_port == 0 else (lambda path: path)
+        settings = AppSettings(
+            threads=step.app.threads[stack.name],
+            routes={
+                path: [f"http://127.0.0.1:{behind(name)}{path_behind(path)}" for name in names]
+                for path, names in step.app.routes.items()
+            },
+            timeout=step.app.timeout,
+            policy=step.app.policy,
+            calls={
+                name: {"match": f"http://127.0.0.1:{behind(name)}/*", **arguments}
+                for name, arguments in step.app.calls.items()
+            },
+        )
+        app, hello = await children.start(stack.module, f"--settings={settings.to_argument()}")
+        app_port = hello["port"]
+        await _answers(app, app_port)
+    return app_port
 
 
 async def _answers(app: Child, port: int) -> None:
@@ -216,16 +229,17 @@ async def _settle(at: float, start: float, app_port: int, ports: Mapping[str, in
     return Settled(at, state["in_hand"], sum(each["in_flight"] for each in counts))
 
 
-async def _changes(app_port: int, start: float) -> dict[str, list[Change]]:
-    """Return how the application's circuit breakers have changed."""
+async def _inside(app_port: int, start: float, *, threads: int) -> Inside:
+    """Return what the application knows of itself: its circuit breakers, its calls and its worker threads."""
     state = await _ask(app_port, "GET", STATE_PATH)
-    return {
+    changes = {
         name: [
             Change(at - start, before.replace("_", "-"), after.replace("_", "-"))
             for at, before, after in transitions
         ]
         for name, transitions in state["transitions"].items()
     }
+    return Inside(changes, state["calls"], state["busy_peak"] / threads)
 
 
 async def _log(port: int, start: float) -> DependencyLog:

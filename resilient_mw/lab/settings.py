@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ class AppSettings:
 
     Attributes:
         threads: worker threads.
-        routes: path -> address of the dependency that the endpoint calls.
+        routes: path -> addresses that the endpoint calls, one after the other.
         timeout: seconds for each phase of such a call; None waits for ever.
         policy: arguments of `resilient_mw.ServerPolicy`, with classes and routes as arguments of theirs; None leaves
             the middleware out.
@@ -30,7 +30,7 @@ class AppSettings:
     """
 
     threads: int
-    routes: Mapping[str, str]
+    routes: Mapping[str, Sequence[str]]
     timeout: float | None
     policy: Mapping[str, Any] | None
     calls: Mapping[str, Mapping[str, Any]]

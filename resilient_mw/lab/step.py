@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -35,19 +35,23 @@ class App:
 
     Attributes:
         threads: worker threads, by stack (`wsgi`, `asgi`).
-        routes: path -> name of the dependency that it calls. `/health` is always there and calls nothing.
+        routes: path -> names of the dependencies that it calls, one after the other. `/health` is always there and
+            calls nothing.
         timeout: seconds for each phase of a call to a dependency; None waits for ever.
         policy: arguments of `resilient_mw.ServerPolicy`, with classes and routes as arguments of theirs; None leaves
             the middleware out.
         calls: dependency -> arguments of `resilient_mw.Dependency`, with retry and breaker as arguments of their
             policies. Dependencies that are not named are called by plain httpx.
+        layers: how many applications of this kind stand one behind the other. The load comes to the first; each calls
+            the next one under the same path and with the same protections, and only the last calls the dependencies.
     """
 
     threads: Mapping[str, int]
-    routes: Mapping[str, str] = field(default_factory=lambda: {"/checkout": "prices"})
+    routes: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"/checkout": ("prices",)})
     timeout: float | None = None
     policy: Mapping[str, Any] | None = None
     calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    layers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +175,6 @@ class Step:
         return [(each.length, each.phase.rates.get(load.kind, load.rate)) for each in spans] or [
             (length, load.rate)
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A step that this release knows and cannot run yet."""
-
-    name: str
-    title: str
 
 
 # --- what most steps have in common ---

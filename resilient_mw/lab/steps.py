@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 
 from resilient_mw.lab.expectations import Expectation
-from resilient_mw.lab.step import CHECKOUT, HEALTH, TEN_WORKERS, App, Dependency, Load, PlannedStep, Step
+from resilient_mw.lab.step import CHECKOUT, HEALTH, TEN_WORKERS, App, Dependency, Load, Step
 from resilient_mw.lab.steps_calls import CALL_STEPS
+from resilient_mw.lab.steps_chain import CHAIN_STEPS
 from resilient_mw.lab.steps_load import LOAD_STEPS
 
 BUSY = Load("checkout", "/checkout", 80)
@@ -128,7 +129,7 @@ STEPS = (
         ),
         app=App(
             {"wsgi": 34, "asgi": 12},
-            routes={"/checkout": "prices", "/reports": "archive"},
+            routes={"/checkout": ("prices",), "/reports": ("archive",)},
             policy={
                 "limit": 10,
                 "queue": 20,
@@ -163,11 +164,7 @@ STEPS = (
         ),
     ),
     *LOAD_STEPS,
-)
-
-PLANNED = (
-    PlannedStep("amplification", "Retries through five layers"),
-    PlannedStep("six-dependencies", "One of six dependencies slows from 120 ms to 8 s"),
+    *CHAIN_STEPS,
 )
 
 
@@ -177,17 +174,12 @@ def select(names: list[str]) -> tuple[Step, ...]:
     `7` means every part of step 7, and `priority` every part of that one.
 
     Raises:
-        ValueError: a name that is unknown, or planned for a later release.
+        ValueError: a name that is unknown.
     """
     known = [step.name for step in STEPS]
-    planned = [step.name for step in PLANNED]
     wanted: set[str] = set()
     for name in names:
         matches = {each for each in known if name in (each, _whole(each))}
-        if name in planned:
-            raise ValueError(
-                f"step {name} is not in this release yet; the steps that can run: {', '.join(known)}"
-            )
         if not matches:
             raise ValueError(f"there is no step {name!r}; the steps that can run: {', '.join(known)}")
         wanted |= matches

@@ -18,7 +18,7 @@ DEPENDENCIES = (Dependency("prices", 0.200),)
 # waitress: 10 run, 20 wait on their threads, 4 stay free to refuse and for health checks.
 THREADS = {"wsgi": 34, "asgi": 12}
 ADMISSION: Mapping[str, Any] = {"limit": 10, "queue": 20}
-ROUTES = {"/checkout": "prices", "/pages": "prices", "/reports": "prices"}
+ROUTES = {"/checkout": ("prices",), "/pages": ("prices",), "/reports": ("prices",)}
 # The classes are the default ones, which reserve nothing and take turns by weight, 8 : 4 : 1.
 BY_CLASS: Mapping[str, Any] = {
     **ADMISSION,

@@ -10,7 +10,7 @@ import pytest
 
 from resilient_mw.lab.load import due_times
 from resilient_mw.lab.records import Change, Record
-from resilient_mw.lab.results import DependencyLog, Settled, StepResult
+from resilient_mw.lab.results import DependencyLog, Inside, Settled, StepResult
 from resilient_mw.lab.step import Step
 from resilient_mw.lab.steps import STEPS
 
@@ -72,9 +72,10 @@ def made_up(step: Step, *, served: float = 1.0) -> StepResult:
     records.sort(key=lambda record: record.due)
     counts = {"received": 3, "answered": 2, "abandoned": 1, "in_flight": 0, "peak": 2}
     logs = {each.name: DependencyLog(counts, [0.1, 1.0, step.length + 41]) for each in step.dependencies}
-    changes = dict.fromkeys(step.app.calls, CHANGES)
+    calls = {name: {"calls": 3, "errors": 1, "refused": 2} for name in step.app.calls}
+    inside = Inside(dict.fromkeys(step.app.calls, CHANGES), calls, 0.5) if step.app.calls else None
     settled = None if step.settle is None else Settled(step.length + step.settle, 1, 2)
-    return StepResult(step, step.length, records, logs, changes, settled)
+    return StepResult(step, step.length, records, logs, inside, settled)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from resilient_mw.lab.charts_phases import served_per_second, table
 from resilient_mw.lab.records import Record
 from resilient_mw.lab.report import headline, render
 from resilient_mw.lab.results import StepResult
-from resilient_mw.lab.step import PlannedStep
-from resilient_mw.lab.steps import PLANNED, STEPS
+from resilient_mw.lab.steps import STEPS
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -41,7 +40,7 @@ class Balance(HTMLParser):
 
 
 def page(results: list[StepResult]) -> str:
-    return render(results, PLANNED, stack="Flask behind waitress", when="today")
+    return render(results, stack="Flask behind waitress", when="today")
 
 
 def test_every_step_is_in_it(results: list[StepResult]) -> None:
@@ -53,9 +52,6 @@ def test_every_step_is_in_it(results: list[StepResult]) -> None:
         for verdict in result.verdicts():
             assert verdict.label in text
             assert verdict.published in text or "&gt;" in text
-    for step in PLANNED:
-        assert f"<li>Step {step.name}: {step.title}</li>" in text
-    assert "Not in this release yet" in text
 
 
 def test_it_needs_nothing_from_elsewhere(results: list[StepResult]) -> None:
@@ -90,7 +86,7 @@ def test_text_is_escaped(good_day: StepResult) -> None:
     step = dataclasses.replace(STEPS[0], name=hostile, title=hostile, story=hostile, finding=hostile)
     broken = StepResult(step, 15.0, error=hostile)
     drawn = dataclasses.replace(good_day, step=step)
-    text = render([broken, drawn], [PlannedStep(hostile, hostile)], stack=hostile, when=hostile)
+    text = render([broken, drawn], stack=hostile, when=hostile)
     assert "<b onclick" not in text
     assert "&lt;b onclick=&quot;x&quot;&gt;&amp;" in text
 

@@ -236,10 +236,37 @@ def test_the_command_writes_what_it_saw_and_tells_it_by_its_status(
     (step,) = written["steps"]
     assert (written["passed"], written["stack"], step["figures"]["checkout_served"]) == (True, "wsgi", 20)
     assert len(step["requests"]) == 25
-    assert [each["step"] for each in written["not_in_this_release"]] == ["amplification", "six-dependencies"]
     assert "3 of 3 expectations met" in (tmp_path / "lab-report.html").read_text()
 
     chosen[:] = [bad]
     assert main(["lab", "--quick", "--report", "other.html"]) == 1
     assert "MISSED" in capsys.readouterr().out
     assert "0 of 1 expectations met" in (tmp_path / "other.html").read_text()
+
+
+@STACKS
+async def test_attempts_multiply_through_five_services(
+    stack: Stack, no_process_left: Callable[[], None]
+) -> None:
+    result = await run_step(BY_NAME["amplification-a"], stack, length=1.0)
+    no_process_left()
+    assert result.error is None
+    figures = result.figures()
+    assert (figures["checkout_sent"], figures["prices_received"]) == (1, 3**5)
+
+
+async def test_each_page_calls_its_dependencies_and_the_application_tells_of_them(
+    no_process_left: Callable[[], None],
+) -> None:
+    step = dataclasses.replace(BY_NAME["six-dependencies-b"], phases=(), actions=(), length=1.0)
+    result = await run_step(step, WSGI)
+    no_process_left()
+    assert result.error is None
+    assert result.inside is not None
+    received = {name: result.figures()[f"{name}_received"] for name in result.dependencies}
+    assert received == {"prices": 20, "reviews": 20, "stock": 10, "images": 10, "offers": 10, "delivery": 10}
+    assert result.inside.calls == {
+        name: {"calls": count, "errors": 0, "refused": 0} for name, count in received.items()
+    }
+    assert 0 < result.inside.busy <= 1
+    assert result.passed is False  # without its phases there is nothing to compare
