@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 
 from resilient_mw import BreakerPolicy, Dependency, PriorityClass, RetryPolicy, RouteRule, ServerPolicy
-from resilient_mw.core.snapshot import DependencySnapshot
 from resilient_mw.lab.settings import STATE_PATH, AppSettings
 from resilient_mw_integrations.httpx import ResilientTransport
 
@@ -34,7 +33,10 @@ class Protections:
         return {
             "in_hand": sum(each.slots + each.queued for each in classes if each.priority != "exempt"),
             "busy_peak": busy_peak,
-            "calls": {snapshot.dependency: _calls(snapshot) for snapshot in snapshots},
+            "calls": {
+                snapshot.dependency: _calls(snapshot.calls, snapshot.attempts, snapshot.refused)
+                for snapshot in snapshots
+            },
             "transitions": {
                 snapshot.dependency: [
                     (change.at, change.before, change.after) for change in snapshot.recent_transitions
@@ -44,12 +46,9 @@ class Protections:
         }
 
 
-def _calls(snapshot: DependencySnapshot) -> dict[str, int]:
-    return {
-        "calls": snapshot.calls,
-        "errors": sum(count for outcome, count in snapshot.attempts.items() if outcome != "2xx"),
-        "refused": sum(snapshot.refused.values()),
-    }
+def _calls(calls: int, attempts: Mapping[str, int], refused: Mapping[str, int]) -> dict[str, int]:
+    errors = sum(count for outcome, count in attempts.items() if outcome != "2xx")
+    return {"calls": calls, "errors": errors, "refused": sum(refused.values())}
 
 
 def _dependency(name: str, arguments: Mapping[str, Any]) -> Dependency:
