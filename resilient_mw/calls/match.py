@@ -83,7 +83,11 @@ class MatchRule:
         """Return whether a request goes here."""
         if (self.host, self.port, self.scheme) != (other.host, other.port, other.scheme):
             return False
-        return other.path.startswith(self.path) if self.below else other.path == self.path
+        return self.takes(other.path)
+
+    def takes(self, path: str) -> bool:
+        """Return whether a request for a path at this rule's scheme, host and port goes here."""
+        return path.startswith(self.path) if self.below else path == self.path
 
     def covers(self, other: MatchRule) -> bool:
         """Return whether every request that `other` matches is matched by this rule."""

@@ -9,7 +9,7 @@ from typing import Any
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency, check_dependencies
 from resilient_mw.calls.events import Start
-from resilient_mw.calls.match import target
+from resilient_mw.calls.match import MatchRule, target
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
@@ -21,6 +21,10 @@ KEY_HEADER = b"idempotency-key"
 MILLISECONDS = "x-request-timeout-ms"
 
 
+Candidates = tuple[tuple[MatchRule, DependencyOwner], ...]
+"""The rules for one scheme, host and port, in order."""
+
+
 class Directory:
     """Finds the dependency that a request goes to; the first one that matches is the one.
 
@@ -28,17 +32,41 @@ class Directory:
         ValueError: the dependencies do not go together.
     """
 
+    MOST_ORIGINS = 1_000
+    """Origins that are remembered; a client that calls more of them looks some of them up again."""
+
     def __init__(self, dependencies: Sequence[Dependency]) -> None:
-        self._owners = [(each, owner_of(each)) for each in check_dependencies(dependencies)]
+        self._rules = [
+            (rule, owner_of(each)) for each in check_dependencies(dependencies) for rule in each.rules
+        ]
+        self._origins: dict[tuple[str, bytes, int | None], Candidates] = {}
 
     def find(self, url: Any) -> DependencyOwner | None:
         """Return who owns the state of the dependency; None: the request goes to none of them."""
-        path = url.raw_path.partition(b"?")[0].decode("ascii", "replace")
-        place = target(url.scheme, url.raw_host.decode("ascii"), url.port, path)
-        for dependency, owner in self._owners:
-            if dependency.matches(place):
-                return owner
-        return None
+        origin = (url.scheme, url.raw_host, url.port)
+        candidates = self._origins.get(origin)
+        if candidates is None:
+            candidates = self._remember(origin)
+        if not candidates:
+            return None
+        rule, owner = candidates[0]
+        if rule.below and rule.path == "/":
+            return owner
+        path = url.raw_path.partition(b"?")[0].decode("ascii", "replace") or "/"
+        return next((owner for rule, owner in candidates if rule.takes(path)), None)
+
+    def _remember(self, origin: tuple[str, bytes, int | None]) -> Candidates:
+        scheme, host, port = origin
+        place = target(scheme, host.decode("ascii"), port, "/")
+        found = tuple(
+            (rule, owner)
+            for rule, owner in self._rules
+            if (rule.scheme, rule.host, rule.port) == (place.scheme, place.host, place.port)
+        )
+        if len(self._origins) >= self.MOST_ORIGINS:
+            self._origins.clear()
+        self._origins[origin] = found
+        return found
 
 
 class Sending:
