@@ -206,10 +206,10 @@ CALLS_FAULTS = (
         (CASES + "b65_whatever_a_trial_ends_with_the_next_one_is_let_in",
          ENDINGS + "b61_a_cancelled_trial_gives_its_place_back")),
     Fault("b65_neutral_outcomes_keep_the_trial", BREAKER,
-        "        if permit.trial:\n            self._record_trial",
-        "        if permit.trial and failed is not None:\n            self._record_trial",
+        "        if self.state is BreakerState.HALF_OPEN:\n            self._record_trial",
+        "        if self.state is BreakerState.HALF_OPEN and failed is not None:\n            self._record_trial",
         (CASES + "b65_whatever_a_trial_ends_with_the_next_one_is_let_in",)),
-    Fault("b67_all_are_let_through", BREAKER, "        if not self._has_place(now):", "        if False:", (
+    Fault("b67_all_are_let_through", BREAKER, "        return self._trials.has_place(now)\n", "        return True\n", (
         CASES + "b67_the_trials_are_shared_by_all_clients_of_a_dependency",
     )),
     # -- B68: the lock
@@ -223,7 +223,7 @@ CALLS_FAULTS = (
         "                done, _ = await asyncio.wait((task,), timeout=limit)\n",
         (CASES + "b68_a_hook_that_calls_the_same_dependency_does_not_wait_for_its_own_call",)),
     # -- B70, B71: who is to blame, and for how much
-    Fault("b70_callers_mistakes_are_failures", CONFIG,
+    Fault("b70_callers_mistakes_are_failures", "resilient_mw/calls/breaker_policy.py",
         "frozenset(range(500, 600)) - {501, 505}", "frozenset(range(400, 600))",
         (CASES + "b70_one_callers_mistakes_take_the_dependency_from_nobody",)),
     Fault("b70_one_circuit_for_the_whole_host", MATCH,

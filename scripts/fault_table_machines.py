@@ -5,6 +5,10 @@ from __future__ import annotations
 from fault_table import Fault
 
 BREAKER = "resilient_mw/calls/breaker.py"
+BREAKER_POLICY = "resilient_mw/calls/breaker_policy.py"
+PACE = "resilient_mw/calls/breaker_pace.py"
+TRIALS = "resilient_mw/calls/breaker_trials.py"
+WINDOWS = "resilient_mw/calls/breaker_windows.py"
 BUDGET = "resilient_mw/calls/budget.py"
 BACKOFF = "resilient_mw/calls/backoff.py"
 CALL = "resilient_mw/calls/call.py"
@@ -23,30 +27,30 @@ OWNING = "tests/runtime/test_dependency_owner.py::"
 MACHINE_FAULTS = (
     # -- calls: the breaker
     Fault("place_kept_by_a_trial_without_a_verdict", BREAKER,
-        "if self._trials.pop(permit.trial, None) is None:",
-        "if failed is None or self._trials.pop(permit.trial, None) is None:",
+        "if not self._trials.end(permit):", "if failed is None or not self._trials.end(permit):",
         (CALLS + "test_breaker.py::test_b65_a_trial_without_a_verdict_gives_its_place_back",)),
-    Fault("lost_trial_wedges", BREAKER, "sum(lease > now for lease in self._trials.values())", "len(self._trials)", (
+    Fault("lost_trial_wedges", TRIALS, "sum(start + self._lease > now for start in self._begun.values())", "len(self)", (
         CALLS + "test_breaker_machine.py",
     )),
-    Fault("lost_trial_not_believed", BREAKER,
-        "trials[self._trial_number] = now + self._lease",
-        "trials[self._trial_number] = now + self._lease\n"
-        "        for lost in [each for each, lease in trials.items() if lease <= now]:\n            del trials[lost]",
+    Fault("lost_trial_not_believed", TRIALS,
+        "self._begun[number] = now",
+        "self._begun[number] = now\n"
+        "        for lost in [each for each, at in self._begun.items() if at + self._lease <= now]:\n"
+        "            del self._begun[lost]",
         (CALLS + "test_breaker.py::test_what_the_holder_of_a_lost_trial_saw_is_still_true",)),
-    Fault("crowd_let_through", BREAKER, "        if not self._has_place(now):", "        if False:", (
+    Fault("crowd_let_through", BREAKER, "        return self._trials.has_place(now)\n", "        return True\n", (
         OWNING + "test_b67_a_crowd_of_threads_at_the_end_of_the_open_time",
     )),
-    Fault("late_result_of_an_older_state", BREAKER, "if permit.generation != self._generation:", "if False:", (
+    Fault("late_result_of_an_older_state", BREAKER, "if permit == self.closed_permit or", "if permit < SHADOW or", (
         CALLS + "test_breaker.py::test_late_results_of_the_closed_state_change_nothing",
     )),
     Fault("trial_counted_twice", BREAKER,
-        "if self._trials.pop(permit.trial, None) is None:\n            return", "self._trials.pop(permit.trial, None)",
+        "if not self._trials.end(permit):\n            return", "self._trials.end(permit)",
         (CALLS + "test_breaker.py::test_dependencies_slower_than_the_lease_still_close_it",)),
-    Fault("jitter_shortens_the_open_time", BREAKER, "(1.0 + jitter)", "(1.0 - jitter)", (
+    Fault("jitter_shortens_the_open_time", PACE, "(1.0 + policy", "(1.0 - policy", (
         CALLS + "test_breaker.py::test_the_jitter_only_lengthens_the_open_time",
     )),
-    Fault("old_failures_stay", BREAKER, "self._failures -= outcomes[0]", "pass", (
+    Fault("old_failures_stay", WINDOWS, "self.failures -= before & FAILED", "pass", (
         CALLS + "test_breaker_machine.py",
     )),
     # -- calls: the retry budget and the back-off
@@ -164,7 +168,7 @@ MACHINE_FAULTS = (
     Fault("hidden_rule_accepted", DEPENDENCY, "if before.covers(rule):", "if False:", (
         CALLS + "test_dependency.py::test_a_rule_that_can_never_match_is_an_error_that_says_what_to_do",
     )),
-    Fault("breaker_that_cannot_open", CONFIG, "if self.minimum_calls > self.window:", "if False:", (
+    Fault("breaker_that_cannot_open", BREAKER_POLICY, "self.minimum_calls > self.window:", "False:", (
         CALLS + "test_dependency.py::test_bad_values_are_refused_with_field_value_and_range",
     )),
 )  # fmt: skip

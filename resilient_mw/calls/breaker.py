@@ -1,24 +1,31 @@
-"""The circuit breaker: stops asking a dependency that fails, and tries again carefully.
+"""The circuit breaker: stops asking a dependency that fails or hangs, and tries again carefully.
 
-Closed: every attempt passes, the last `window` outcomes are counted. Open: every attempt is refused at once. Half-open:
-a few trials pass; all succeed: closed; one fails: open again.
+Closed: every attempt passes, recent outcomes are counted. Open: every attempt is refused at once. Half-open: a few
+trials pass; all succeed: closed; one fails: open again. After closing it may let the traffic back bit by bit (`ramp`).
 
 It judges attempts, not calls: a call that fails twice and then succeeds has told of two failures. A retry asks like
 every other attempt, so the retries of a call end when the circuit opens.
 
-Pure and not thread-safe: the owner of the dependency locks around every call. A permit carries the generation in which
-it was given, so a late result of an older state changes nothing. A trial holds its place by a lease, and gives it back
-whatever its outcome was, so neither a lost one nor one without a verdict can keep the breaker half-open for ever.
+A permit is a number that belongs to one state period, so a late result of an older state changes nothing. A trial holds
+its place by a lease, and gives it back whatever its outcome was, so neither a lost one nor one without a verdict can
+keep the breaker half-open for ever. Where slowness counts, attempts under way are known by their start, and leave that
+list the moment they are counted as slow: one that never ends is remembered by nobody.
+
+Pure and not thread-safe: the owner locks around every call but one short way. Before `quiet_until` the circuit is
+closed and nothing is due, so an attempt may begin without `ask` and succeed without `record`: see `quiet_until`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from resilient_mw.calls.config import BreakerPolicy
+from resilient_mw.calls.breaker_pace import OpenTime, Ramp
+from resilient_mw.calls.breaker_policy import BreakerPolicy
+from resilient_mw.calls.breaker_recent import Recent
+from resilient_mw.calls.breaker_trials import Trials
 from resilient_mw.core.snapshot import Transition
 
 if TYPE_CHECKING:
@@ -33,114 +40,136 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
-    """Leave to make one attempt. Hand it back with the outcome, once.
-
-    Attributes:
-        generation: the state period in which it was given.
-        trial: the number of the trial it is; 0 outside half-open.
-    """
-
-    generation: int
-    trial: int = 0
+Permit = int
+"""Leave to make one attempt. Hand it back with the outcome, once. Never 0."""
+SHADOW: Permit = -1
+"""The permit of an attempt that would have been refused."""
 
 
 class Breaker:
     """Judges one dependency. See the module.
 
     Args:
-        policy: window, ratio, times and trials.
+        policy: window, ratios, times and trials.
         random: source of the jitter of the open time.
         longest: seconds within which every attempt ends; no trial counts as lost before.
+
+    Attributes:
+        state: where it stands.
+        held: whether somebody opened or closed it by hand; it stays so until `reset`.
+        transitions: the last changes; `untold`: those that no listener was told of yet.
+        counts: changes by (before, after).
+        would_refuse: attempts that passed because it is in shadow mode.
+        ramped: attempts that were refused during a ramp.
+        quiet_until: before this instant an attempt may take the short way, which needs no lock because each step of it
+            is one call into C: keep `recent.running` and `closed_permit`, draw a number, put `running[number] = now`;
+            at the end, if `recent.running` is still the same object and it is still before `quiet_until`, take the
+            number out and call `recent.succeeded()`. A number that is gone, and every other outcome, goes to `record`.
+            Where slowness does not count there is no number: `closed_permit` is the permit, and nothing is put anywhere.
+        recent: what is counted while it is closed.
+        closed_permit: the permit of every attempt of this period where slowness does not count.
     """
 
     __slots__ = (
-        "_closed_permit",
-        "_failures",
-        "_generation",
-        "_lease",
-        "_open_until",
-        "_outcomes",
-        "_passed",
-        "_policy",
-        "_random",
-        "_trial_number",
-        "_trials",
-        "counts",
-        "state",
-        "transitions",
-    )
+        "_open_time", "_open_until", "_period", "_policy", "_ramp", "_slow_after", "_trials", "closed_permit", "counts",
+        "held", "quiet_until", "ramped", "recent", "state", "transitions", "untold", "would_refuse",
+    )  # fmt: skip
 
     KEPT = 32
     """Transitions that are remembered."""
-    MOST_LOST = 8
-    """Lost trials that are remembered, for each place: their late results are still believed."""
 
     def __init__(self, policy: BreakerPolicy, random: Random, longest: float = 0.0) -> None:
-        self.state = BreakerState.CLOSED
         self.transitions: deque[Transition] = deque(maxlen=self.KEPT)
-        self.counts: dict[tuple[str, str], int] = {}
+        self.untold: deque[Transition] = deque(maxlen=self.KEPT)
         self._policy = policy
-        self._lease = max(policy.trial_lease, longest)
-        self._random = random
-        self._generation = 0
-        self._closed_permit = Permit(0)
-        self._outcomes: deque[bool] = deque(maxlen=policy.window)
-        self._failures = 0
+        self._slow_after = policy.slow_after
+        self._trials = Trials(policy.trials, max(policy.trial_lease, longest))
+        self._open_time = OpenTime(policy, random)
+        self._ramp = Ramp(policy.ramp)
+        self.recent = Recent(policy)
+        self._period = 0
+        self.anew()
+
+    def anew(self) -> None:
+        """Forget everything: closed, nothing counted, nobody under way."""
+        self.state = BreakerState.CLOSED
+        self.held = False
+        self.transitions.clear()
+        self.untold.clear()
+        self.counts: dict[tuple[str, str], int] = {}
+        self.would_refuse = self.ramped = 0
+        self.recent.slow = 0
+        self._begin_period()
         self._open_until = 0.0
-        self._trials: dict[int, float] = {}
-        self._trial_number = 0
-        self._passed = 0
+        self._open_time.reset()
+        self._ramp.stop()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
 
     def ask(self, now: float) -> Permit | None:
-        """Return a permit for one attempt; None if the circuit is open or enough trials are under way."""
+        """Return a permit for one attempt; None if it may not be made."""
+        if now < self.quiet_until:
+            return self._admit(now)
+        self.notice(now)
+        if self._lets(now):
+            return self._admit(now)
+        if self._policy.shadow:
+            self.would_refuse += 1
+            return SHADOW
+        return None
+
+    def _admit(self, now: float) -> Permit:
+        if self._slow_after is None and self.state is BreakerState.CLOSED:
+            return self.closed_permit
+        number = self.recent.draw()
         if self.state is BreakerState.CLOSED:
-            return self._closed_permit
+            self.recent.running[number] = now
+        else:
+            self._trials.begin(number, now)
+        return number
+
+    def _lets(self, now: float) -> bool:
+        if self.state is BreakerState.CLOSED:
+            if self._ramp.lets(now):
+                return True
+            self.ramped += 1
+            return False
         if self.state is BreakerState.OPEN:
             if now < self._open_until:
-                return None
+                return False
             self._change(now, BreakerState.HALF_OPEN)
-        return self._ask_half_open(now)
-
-    def _ask_half_open(self, now: float) -> Permit | None:
-        trials, most = self._trials, self._policy.trials
-        if not self._has_place(now):
-            return None
-        if len(trials) >= self.MOST_LOST * most:
-            del trials[next(iter(trials))]
-        self._trial_number += 1
-        trials[self._trial_number] = now + self._lease
-        return Permit(self._generation, self._trial_number)
-
-    def _has_place(self, now: float) -> bool:
-        # A trial whose lease ran out is lost: whoever holds it may never tell.
-        under_way = sum(lease > now for lease in self._trials.values())
-        return self._passed + under_way < self._policy.trials
+        return self._trials.has_place(now)
 
     def would_allow(self, at: float) -> bool:
         """Return whether an attempt at an instant has a chance, as far as is known now. Changes nothing."""
-        return self.state is not BreakerState.OPEN or at >= self._open_until
+        return self.state is not BreakerState.OPEN or at >= self._open_until or self._policy.shadow
 
     def retry_in(self, now: float) -> float:
-        """Return seconds until the next attempt has a chance; 0 unless the circuit is open."""
-        return max(0.0, self._open_until - now) if self.state is BreakerState.OPEN else 0.0
+        """Return seconds until the next attempt has a chance; 0 unless the circuit is open, or if nobody knows."""
+        if self.state is not BreakerState.OPEN or self._policy.shadow or self._open_until == math.inf:
+            return 0.0
+        return max(0.0, self._open_until - now)
 
     def closed_for(self, now: float) -> float | None:
         """Return the seconds for which no attempt will pass, as far as is known; None if one would pass now.
 
-        0: as many trials are under way as may be, and nobody knows how long they take. Changes nothing.
+        0: as many trials are under way as may be, or it is held open, and nobody knows how long that takes.
         """
+        self.notice(now)
+        if self._policy.shadow:
+            return None
         if self.state is BreakerState.OPEN:
-            return self.retry_in(now) or None
-        if self.state is BreakerState.HALF_OPEN and not self._has_place(now):
+            return 0.0 if self._open_until == math.inf else self.retry_in(now) or None
+        if self.state is BreakerState.HALF_OPEN and not self._trials.has_place(now):
             return 0.0
         return None
 
-    def record(self, now: float, permit: Permit, *, failed: bool | None) -> None:
-        """Take the outcome of a permitted attempt. A trial that is told of twice counts once.
+    # -- telling -------------------------------------------------------------------------------------------------------
 
-        The circuit opens only at a failure: a success that completes the minimum of outcomes does not open it.
+    def record(self, now: float, permit: Permit, *, failed: bool | None) -> None:
+        """Take the outcome of a permitted attempt. One that is told of twice counts once where it has a number.
+
+        The circuit opens only at a failure or a slow attempt: a success that completes the minimum does not open it.
 
         Args:
             now: the instant.
@@ -148,46 +177,92 @@ class Breaker:
             failed: whether the dependency failed; None if the attempt says nothing about it (the caller cancelled,
                 we refused it ourselves, the caller's budget was too small).
         """
-        if permit.generation != self._generation:
-            return
-        if permit.trial:
+        if now >= self.quiet_until:
+            self.notice(now)
+        if self.state is BreakerState.HALF_OPEN:
             self._record_trial(now, permit, failed)
-        elif failed is not None:
-            self._record_closed(now, failed)
-
-    def _record_closed(self, now: float, failed: bool) -> None:
-        outcomes = self._outcomes
-        if len(outcomes) == outcomes.maxlen:
-            self._failures -= outcomes[0]
-        outcomes.append(failed)
-        self._failures += failed
-        seen = len(outcomes)
-        enough = seen >= self._policy.minimum_calls
-        if failed and enough and self._failures / seen >= self._policy.failure_ratio:
-            self._change(now, BreakerState.OPEN)
+        elif self.state is BreakerState.CLOSED:
+            recent = self.recent
+            if permit == self.closed_permit or recent.running.pop(permit, None) is not None:
+                # One that is slow has been noticed, so this is not.
+                recent.ended(failed)
+            elif not recent.ended_slow(permit, failed):
+                return
+            if failed and not self.held and recent.too_many_failures():
+                self._change(now, BreakerState.OPEN)
 
     def _record_trial(self, now: float, permit: Permit, failed: bool | None) -> None:
         # The place of a lost trial has been given to another one; what its holder saw is still true.
-        if self._trials.pop(permit.trial, None) is None:
+        if not self._trials.end(permit):
             return
         if failed:
             self._change(now, BreakerState.OPEN)
-        elif failed is not None:
-            self._passed += 1
-            if self._passed >= self._policy.trials:
-                self._change(now, BreakerState.CLOSED)
+        elif failed is not None and self._trials.succeeded():
+            self._change(now, BreakerState.CLOSED)
+
+    def notice(self, now: float) -> None:
+        """Take note of what time alone has done: attempts that have become slow, outcomes that have become old."""
+        recent = self.recent
+        if self.state is BreakerState.CLOSED:
+            recent.advance(now)
+            slow_at = math.inf if self._slow_after is None else recent.slow_at(now)
+            while slow_at is None:
+                if not self.held and recent.too_many_slow():
+                    self._change(now, BreakerState.OPEN)
+                    return
+                slow_at = recent.slow_at(now)
+            if not self._ramp.lasts(now):
+                self.quiet_until = min(recent.ends_at, slow_at)
+        elif self._slow_after is not None and self._trials.oldest + self._slow_after <= now:
+            recent.slow += 1
+            self._change(now, BreakerState.OPEN)
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def open(self, now: float) -> None:
+        """Open it by hand: nothing passes until `close` or `reset`."""
+        self.held = True
+        if self.state is not BreakerState.OPEN:
+            self._change(now, BreakerState.OPEN)
+        self._open_until = math.inf
+
+    def close(self, now: float) -> None:
+        """Close it by hand: everything passes and is counted, and nothing opens it until `open` or `reset`."""
+        self.reset(now)
+        self.held = True
+
+    def reset(self, now: float) -> None:
+        """Close it and judge anew from here: no outcome, no ramp, no open time that has grown, no hand on it."""
+        self.held = False
+        if self.state is not BreakerState.CLOSED:
+            self._change(now, BreakerState.CLOSED)
+        else:
+            self._begin_period()
+        self._open_time.reset()
+        self._ramp.stop()
 
     def _change(self, now: float, after: BreakerState) -> None:
-        self.transitions.append(Transition(now, self.state.value, after.value))
-        key = (self.state.value, after.value)
+        before = self.state
+        transition = Transition(now, before.value, after.value)
+        self.transitions.append(transition)
+        self.untold.append(transition)
+        key = (before.value, after.value)
         self.counts[key] = self.counts.get(key, 0) + 1
         self.state = after
-        self._generation += 1
-        self._closed_permit = Permit(self._generation)
-        self._outcomes.clear()
-        self._failures = 0
-        self._trials.clear()
-        self._passed = 0
+        self._begin_period()
         if after is BreakerState.OPEN:
-            jitter = self._policy.open_jitter * self._random.random()
-            self._open_until = now + self._policy.open_for * (1.0 + jitter)
+            self._open_until = now + self._open_time.next(now, again=before is BreakerState.HALF_OPEN)
+        elif after is BreakerState.CLOSED:
+            self._open_time.closed(now)
+            self._ramp.begin(now)
+
+    def _begin_period(self) -> None:
+        self.quiet_until = -math.inf
+        self._period += 1
+        self.closed_permit = SHADOW - self._period
+        self.recent.clear()
+        self._trials.clear()
+
+    @property
+    def _outcomes(self) -> list[bool]:
+        return self.recent.outcomes()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from resilient_mw.calls.breaker import Breaker, BreakerState, Permit
+from resilient_mw.calls.breaker_trials import Trials
 from resilient_mw.calls.config import BreakerPolicy
 from tests.calls.desk import Luck
 
@@ -138,12 +139,12 @@ def test_late_results_of_the_closed_state_change_nothing() -> None:
     for permit in old[:10]:
         breaker.record(1.0, permit, failed=False)
     assert breaker.state is OPEN
-    _permit(breaker, 5.0)
+    trials = [_permit(breaker, 5.0) for _ in range(3)]
     for permit in old[10:20]:
         breaker.record(5.0, permit, failed=True)
     assert breaker.state is HALF_OPEN
-    for _ in range(3):
-        breaker.record(5.0, breaker.ask(5.0) or Permit(2, 1), failed=False)
+    for permit in trials:
+        breaker.record(5.0, permit, failed=False)
     assert breaker.state is CLOSED
     for permit in old[20:]:
         breaker.record(6.0, permit, failed=True)
@@ -244,7 +245,7 @@ def test_lost_trials_do_not_pile_up() -> None:
     for second in range(1000):
         while breaker.ask(5.0 + second) is not None:
             pass
-    assert len(breaker._trials) <= 2 * Breaker.MOST_LOST
+    assert len(breaker._trials) <= 2 * Trials.MOST_LOST
 
 
 # -- what it tells

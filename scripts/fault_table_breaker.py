@@ -1,0 +1,60 @@
+"""The faults of the breaker's windows, of slowness, of the pace at which it comes back, and of its use by hand."""
+
+from __future__ import annotations
+
+from fault_table import Fault
+from fault_table_machines import BREAKER, PACE, WINDOWS
+
+RECENT = "resilient_mw/calls/breaker_recent.py"
+SLOWLY = "tests/calls/test_breaker_slow.py::test_"
+MACHINE = "tests/calls/test_breaker_machine.py"
+
+FAULTS = (
+    Fault("hang_not_seen_before_it_ends", BREAKER, "while slow_at is None:", "while False:", (
+        SLOWLY + "a_hang_is_seen_before_it_ends",
+    )),
+    Fault("slow_attempt_counted_twice", RECENT,
+        "self._window.mark_failed(place)", "self._window.bad(failed=True, slow=False)",
+        (SLOWLY + "a_slow_attempt_counts_once",)),
+    Fault("slow_attempt_that_failed_is_good", RECENT, "self._window.mark_failed(place)", "pass", (MACHINE,)),
+    Fault("endless_attempts_pile_up", RECENT, "len(counted) > self.MOST_SLOW or", "False and", (
+        SLOWLY + "attempts_that_never_end_are_forgotten",
+    )),
+    Fault("hanging_trial_is_waited_for", BREAKER,
+        "self._slow_after is not None and self._trials.oldest + self._slow_after <= now", "False",
+        (SLOWLY + "a_trial_that_hangs_opens_it_again",)),
+    Fault("failures_in_a_row_overlooked", RECENT, "self._streak >= policy.consecutive_failures", "False", (
+        SLOWLY + "failures_in_a_row_open_it_before_the_minimum",
+    )),
+    Fault("row_goes_on_after_a_success", RECENT,
+        "        if new:\n            self._streak = 0\n", "        if new:\n",
+        (SLOWLY + "a_success_of_the_short_way_ends_a_row",)),
+    Fault("outcomes_do_not_age", WINDOWS, "                self._forget(each % STEPS)", "                pass", (
+        SLOWLY + "outcomes_leave_a_window_of_time_by_their_age",
+    )),
+    Fault("old_slowness_stays", WINDOWS, "self.slow -= before >> 1", "pass", (MACHINE,)),
+    Fault("open_time_grows_for_ever", PACE, ", policy.open_cap)", ", 86_400)", (SLOWLY + "the_open_time_grows",)),
+    Fault("open_time_forgets_too_early", PACE, "now - self._closed_at >= self._last", "True", (
+        SLOWLY + "the_open_time_grows",
+    )),
+    Fault("all_come_back_at_once", PACE, "if self._credit < 1.0:", "if False:", (
+        SLOWLY + "traffic_comes_back_bit_by_bit",
+    )),
+    Fault("hand_let_go", BREAKER, "        self._open_until = math.inf\n", "", (
+        SLOWLY + "opened_by_hand_it_stays_open",
+    )),
+    Fault("opened_although_held_closed", BREAKER, "if failed and not self.held and", "if failed and", (
+        SLOWLY + "closed_by_hand_nothing_opens_it",
+    )),
+    Fault("slow_opens_although_held_closed", BREAKER, "if not self.held and recent.too_many_slow()", "if recent.too_many_slow()", (
+        SLOWLY + "closed_by_hand_nothing_opens_it",
+    )),
+    Fault("shadow_that_refuses", BREAKER, "            return SHADOW\n", "            return None\n", (
+        SLOWLY + "the_shadow_refuses_nothing",
+    )),
+    Fault("ready_no_more_for_a_shadow", BREAKER,
+        "        if self._policy.shadow:\n            return None\n", "", (SLOWLY + "the_shadow_refuses_nothing",)),
+    Fault("older_period_joins_the_new_one", RECENT,
+        "        self.running: dict[int, float] = {}\n", "        self.running: dict[int, float] = getattr(self, \"running\", {})\n",
+        (MACHINE,)),
+)  # fmt: skip
