@@ -9,17 +9,33 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from resilient_mw.calls.dependency import Dependency, check_dependencies
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw_integrations._httpcore import AsyncBackend, SyncBackend
 from resilient_mw_integrations._httpx_gate import AsyncGate, Gate
-from resilient_mw_integrations._httpx_pools import AsyncPool, Kit, Pool, limits_of
+from resilient_mw_integrations._httpx_parted import AsyncPartedPools, PartedPools
+from resilient_mw_integrations._httpx_pools import AsyncPool, Kit, Pool, limits_of, with_one_context
 
 
-def sync_inner(kit: Kit, transport: Any, options: Mapping[str, Any]) -> tuple[Any, bool]:
+def sync_inner(
+    kit: Kit,
+    transport: Any,
+    options: Mapping[str, Any],
+    dependencies: Sequence[Dependency],
+    *,
+    parted: bool,
+) -> tuple[Any, bool]:
     """Return what sends for a sync client, and whether each of its operations is bounded.
+
+    Args:
+        kit: the library and its core.
+        transport: what the user gave; None: a pool is made.
+        options: for that pool.
+        dependencies: who shares it.
+        parted: whether each of them gets one of its own instead.
 
     Raises:
         ValueError: there is a transport, and options for another one.
@@ -27,11 +43,17 @@ def sync_inner(kit: Kit, transport: Any, options: Mapping[str, Any]) -> tuple[An
     if transport is None:
         if options.get("http2"):
             _warn_of_http2()
-        return _gated(kit, Pool(kit, options), _connections(kit, options)), True
-    _without(options, transport)
+        connections = _connections(kit, options)
+        _warn_of_size(dependencies, connections, parted=parted)
+        if parted:
+            shared = with_one_context(kit, options)
+            return PartedPools(dependencies, lambda: _gated(kit, Pool(kit, shared), connections)), True
+        return _gated(kit, Pool(kit, options), connections), True
+    _without(options, transport, parted=parted)
     if isinstance(transport, kit.module.HTTPTransport) and bound(kit, transport):
         if getattr(transport._pool, "_http2", False):  # noqa: SLF001  see the module
             _warn_of_http2()
+        _warn_of_size(dependencies, _connections_of(transport), parted=False)
         return _gated(kit, transport, _connections_of(transport)), True
     if not isinstance(transport, kit.module.MockTransport | kit.module.WSGITransport):
         # Those two run in the caller's own thread: their time is the time of his own code.
@@ -39,12 +61,27 @@ def sync_inner(kit: Kit, transport: Any, options: Mapping[str, Any]) -> tuple[An
     return transport, False
 
 
-def async_inner(kit: Kit, transport: Any, options: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Return the same for an async client. What cannot be bounded is cancelled, so there is no warning."""
+def async_inner(
+    kit: Kit,
+    transport: Any,
+    options: Mapping[str, Any],
+    dependencies: Sequence[Dependency],
+    *,
+    parted: bool,
+) -> tuple[Any, bool]:
+    """Return the same for an async client. What cannot be bounded is cancelled, so there is no warning of it."""
     if transport is None:
-        return _gated(kit, AsyncPool(kit, options), _connections(kit, options)), True
-    _without(options, transport)
+        connections = _connections(kit, options)
+        _warn_of_size(dependencies, connections, parted=parted)
+        if parted:
+            shared = with_one_context(kit, options)
+            return AsyncPartedPools(
+                dependencies, lambda: _gated(kit, AsyncPool(kit, shared), connections)
+            ), True
+        return _gated(kit, AsyncPool(kit, options), connections), True
+    _without(options, transport, parted=parted)
     if isinstance(transport, kit.module.AsyncHTTPTransport) and bound(kit, transport):
+        _warn_of_size(dependencies, _connections_of(transport), parted=False)
         return _gated(kit, transport, _connections_of(transport)), True
     return transport, False
 
@@ -86,11 +123,38 @@ def _connections(kit: Kit, options: Mapping[str, Any]) -> int | None:
     return None if options.get("http2") else limits_of(kit, options).max_connections
 
 
-def _without(options: Mapping[str, Any], transport: Any) -> None:
+def _without(options: Mapping[str, Any], transport: Any, *, parted: bool) -> None:
     if options:
         raise ValueError(
             f"{', '.join(options)}: not allowed together with transport={transport!r}: give them to that transport"
         )
+    if parted:
+        raise ValueError(
+            f"pool_per_dependency=True is not allowed together with transport={transport!r}, which is one for all of them: "
+            "leave transport=None"
+        )
+
+
+def _warn_of_size(dependencies: Sequence[Dependency], connections: int | None, *, parted: bool) -> None:
+    """Warn of a pool that is smaller than what the bulkheads let through: its bound is felt before theirs, by all."""
+    if connections is None:
+        return
+    places = {
+        each.name: each.bulkhead for each in check_dependencies(dependencies) if each.bulkhead is not None
+    }
+    groups = [{name: places[name]} for name in places] if parted else [places]
+    for group in groups:
+        total = sum(group.values())
+        if total > connections:
+            named = ", ".join(f"{name!r} {most}" for name, most in group.items())
+            part = "" if parted else ", or part it with pool_per_dependency=True"
+            warnings.warn(
+                f"the pool has {connections} connections, and the bulkheads of the dependencies that share it let {total} "
+                f"attempts through ({named}): the pool fills first, and who waits for it is not refused at once. Give it "
+                f"limits=Limits(max_connections={total}), or make the bulkheads smaller{part}",
+                ResilienceWarning,
+                stacklevel=4,
+            )
 
 
 def _warn_of_http2() -> None:

@@ -171,16 +171,25 @@ def limits_of(kit: Kit, options: Mapping[str, Any]) -> Any:
     return options.get("limits") or kit.module.Limits(max_connections=100, max_keepalive_connections=20)
 
 
+def with_one_context(kit: Kit, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of several pools, with certificates that are read once for all of them."""
+    return {**options, "verify": _context(kit, options), "cert": None}
+
+
+def _context(kit: Kit, options: Mapping[str, Any]) -> Any:
+    return kit.module.create_ssl_context(
+        verify=options.get("verify", True),
+        cert=options.get("cert"),
+        trust_env=options.get("trust_env", True),
+    )
+
+
 def _pool(kit: Kit, kind: str, backend: Any, options: Mapping[str, Any]) -> Any:
     """Return a pool of connections, through a proxy or not. `kind` is `Async` or nothing."""
     module, core = kit.module, kit.core
     limits = limits_of(kit, options)
     settings: dict[str, Any] = {
-        "ssl_context": module.create_ssl_context(
-            verify=options.get("verify", True),
-            cert=options.get("cert"),
-            trust_env=options.get("trust_env", True),
-        ),
+        "ssl_context": _context(kit, options),
         "max_connections": limits.max_connections,
         "max_keepalive_connections": limits.max_keepalive_connections,
         "keepalive_expiry": limits.keepalive_expiry,

@@ -97,19 +97,25 @@ class ResilientTransport(SyncCalls[httpx.Request, httpx.Response], httpx.BaseTra
     Args:
         dependencies: who is called; the first one that matches a request is the one.
         transport: what sends; None: a pool of connections that holds the deadline.
+        pool_per_dependency: whether each dependency gets a pool of its own, and all other requests one more, so that a
+            dependency that hangs does not use up the connections of another. The options hold for each of them.
         options: for that pool.
 
     Raises:
         ValueError: the dependencies do not go together, or there are options for a transport of yours.
+
+    A `ResilienceWarning` says when a pool is smaller than the bulkheads of the dependencies that share it.
     """
 
     def __init__(
         self,
         dependencies: Sequence[Dependency],
         transport: httpx.BaseTransport | None = None,
+        *,
+        pool_per_dependency: bool = False,
         **options: Unpack[TransportOptions],
     ) -> None:
-        inner, bounded = sync_inner(KIT, transport, options)
+        inner, bounded = sync_inner(KIT, transport, options, dependencies, parted=pool_per_dependency)
         super().__init__(LIBRARY, dependencies, inner, bounded=bounded)
 
 
@@ -120,9 +126,11 @@ class AsyncResilientTransport(AsyncCalls[httpx.Request, httpx.Response], httpx.A
         self,
         dependencies: Sequence[Dependency],
         transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        pool_per_dependency: bool = False,
         **options: Unpack[TransportOptions],
     ) -> None:
-        inner, bounded = async_inner(KIT, transport, options)
+        inner, bounded = async_inner(KIT, transport, options, dependencies, parted=pool_per_dependency)
         super().__init__(LIBRARY, dependencies, inner, bounded=bounded)
 
 
