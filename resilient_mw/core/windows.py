@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 MEDIAN_SAMPLES = 10
 """Samples before a median is believed."""
+SMALLEST_STEP = 1.0 + 0.5 / MEDIAN_SAMPLES
+"""The factor by which a sample moves an estimate that is believed."""
 SMALLEST_SAMPLE = 1e-6
 """Seconds: an estimate of nothing could not be moved by a factor."""
 
@@ -33,18 +35,24 @@ class RunningMedian:
 
     def add_all(self, samples: Sequence[float]) -> None:
         """Take samples in seconds, in the order in which they came."""
-        estimate, seen = self._estimate, self._samples
+        # Every run of a service comes by here: comparisons, where calls of min() and max() would cost three times as much.
+        estimate, seen, step = self._estimate, self._samples, SMALLEST_STEP
         for each in samples:
-            sample = max(each, SMALLEST_SAMPLE)
-            if seen >= MEDIAN_SAMPLES:
-                step = 1.05
-            else:
+            sample = each if each > SMALLEST_SAMPLE else SMALLEST_SAMPLE
+            if seen < MEDIAN_SAMPLES:
                 seen += 1
                 if seen == 1:
                     estimate = sample
                     continue
                 step = 1.0 + 0.5 / seen
-            estimate = min(estimate * step, sample) if sample > estimate else max(estimate / step, sample)
+            if sample > estimate:
+                estimate *= step
+                if estimate > sample:
+                    estimate = sample
+            elif sample < estimate:
+                estimate /= step
+                if estimate < sample:
+                    estimate = sample
         self._estimate, self._samples = estimate, seen
 
     @property
