@@ -181,6 +181,8 @@ class RouteTable:
         try:
             route = None if self._resolver is None else self._resolver.resolve(path, scope)
             rule = self._rule(path, method) if self._policy.routes else None
+            if route is None and rule is None:
+                return self.default  # what _build() makes of nothing
             entry = self._found.get((route, rule))
             if entry is None:
                 entry = self._found[route, rule] = self._build(route, rule)
