@@ -257,7 +257,7 @@ class Account:
             real = state.breaker
             assert real is not None
             assert real.state is self.breaker.state
-            assert real._generation == self.breaker._generation
+            assert real._period == self.breaker._period
             assert list(real._outcomes) == list(self.breaker._outcomes)
             assert real._trials == self.breaker._trials
             assert real._passed == self.breaker._passed

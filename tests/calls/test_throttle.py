@@ -148,7 +148,7 @@ def test_its_window_is_what_a_plain_count_finds(steps: list[tuple[float, str, in
             one.ended(float(entry["at"]), accepted={"ok": True, "refused": False, "nothing": None}[what])
             entry["accepted"] = what == "ok"
             if what == "nothing":
-                books.remove(entry)
+                books[:] = [each for each in books if each is not entry]
         chance = one.probability(now)
         inside = [entry for entry in books if int(entry["at"] / width) > int(now / width) - BUCKETS]
         assert one.window() == (len(inside), sum(bool(entry["accepted"]) for entry in inside))
