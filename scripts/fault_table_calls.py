@@ -93,8 +93,8 @@ CALLS_FAULTS = (
         "            await asyncio.wait((self._step,))\n        close", "            pass\n        close",
         ("tests/transport/test_reading.py",)),
     Fault("b50_never_discarded", DRIVE_SYNC,
-        "if isinstance(action, Discard):\n                    attempts.discard()",
-        "if isinstance(action, Discard):\n                    pass",
+        "elif isinstance(action, Discard):\n                    attempts.discard(action.number)",
+        "elif isinstance(action, Discard):\n                    pass",
         (RETRIES + "b50_a_retry_that_is_not_made_in_the_end_has_closed_the_response_before",)),
     Fault("b50_read_to_its_end_however_large", EXCHANGE, "DRAIN_LIMIT = 65_536", "DRAIN_LIMIT = 1 << 40", (
         RETRIES + "b50_discarded_responses_give_their_connection_back",
@@ -202,7 +202,7 @@ CALLS_FAULTS = (
     )),
     # -- B65, B67: trials
     Fault("b65_trial_kept_by_a_cancelled_attempt", CALL,
-        'self._settle(now, None, "cancelled")', "self._state.give_slot()",
+        'self._settle(now, attempt, None, "lost" if attempt.lost else "cancelled")', "self._state.give_slot()",
         (CASES + "b65_whatever_a_trial_ends_with_the_next_one_is_let_in",
          ENDINGS + "b61_a_cancelled_trial_gives_its_place_back")),
     Fault("b65_neutral_outcomes_keep_the_trial", BREAKER,

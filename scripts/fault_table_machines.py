@@ -12,6 +12,7 @@ WINDOWS = "resilient_mw/calls/breaker_windows.py"
 BUDGET = "resilient_mw/calls/budget.py"
 BACKOFF = "resilient_mw/calls/backoff.py"
 CALL = "resilient_mw/calls/call.py"
+ATTEMPT = "resilient_mw/calls/attempt.py"
 CALL_STATE = "resilient_mw/calls/state.py"
 CLASSIFY = "resilient_mw/calls/classify.py"
 CONFIG = "resilient_mw/calls/config.py"
@@ -70,7 +71,7 @@ MACHINE_FAULTS = (
         "self.calls += 1", "self.calls += 1\n        if self.budget is not None:\n            self.budget.call(0.0)",
         (CALLS + "test_call.py::test_calls_that_were_refused_are_no_traffic_that_retries_may_be_a_share_of",)),
     Fault("place_kept_by_a_cancelled_back_off", CALL,
-        "self._settle(now, None, \"cancelled\")\n        self._forgo()", "self._settle(now, None, \"cancelled\")",
+        "        self._forgo()\n        self._stage = Stage.OVER\n\n    def budget", "        self._stage = Stage.OVER\n\n    def budget",
         (CALLS + "test_call_machine.py",)),
     Fault("clients_return_together", BACKOFF, "random.uniform(1.0, 1.0 + SPREAD)", "1.0", (
         CALLS + "test_backoff.py::test_b56_clients_that_were_told_the_same_do_not_come_back_together",
@@ -109,11 +110,11 @@ MACHINE_FAULTS = (
         "True if status in failures else", "True if status >= 400 else",
         (CALLS + "test_call.py::test_b70_what_the_caller_did_wrong_never_opens_the_circuit",)),
     Fault("small_budgets_open_the_circuit", CALL,
-        "self._cut_short = left < state.fair", "self._cut_short = False",
+        "attempt.cut_short = left < state.fair", "attempt.cut_short = False",
         (CALLS + "test_call.py::test_the_callers_budget_ends_an_attempt_with_the_phase_and_blames_nobody",)),
-    Fault("connect_timeout_called_deadline", CALL,
-        "return failure.timed_out and self._by_budget and now >= self._attempt_until - EARLY",
-        "return failure.timed_out and self._by_budget",
+    Fault("connect_timeout_called_deadline", ATTEMPT,
+        "return failure.timed_out and self.by_budget and now >= self.until - EARLY",
+        "return failure.timed_out and self.by_budget",
         (CALLS + "test_call.py::test_a_connect_timeout_is_not_the_callers_budget_however_small_that_is",)),
     # -- calls: what is held
     Fault("slot_kept_when_no_trial_is_free", CALL,
@@ -121,11 +122,10 @@ MACHINE_FAULTS = (
         "return self._refuse(Reason.CIRCUIT_OPEN)",
         (CALLS + "test_call_machine.py",)),
     Fault("slot_given_back_at_the_head", CALL,
-        "self._stage = Stage.BODY\n            return",
-        "self._stage = Stage.BODY\n            self._state.give_slot()\n            return",
+        "self._stage = Stage.BODY\n", "self._stage = Stage.BODY\n        self._state.give_slot()\n",
         (CALLS + "test_call.py::test_slot_and_permit_are_held_to_the_end_of_the_body",)),
     Fault("slot_kept_by_a_cancelled_attempt", CALL,
-        "if self._stage is Stage.ATTEMPT or self._stage is Stage.BODY:", "if self._stage is Stage.BODY:",
+        "for attempt in self._flying:\n            self._settle(now, attempt, None, \"lost\" if", "for attempt in ():\n            self._settle(now, attempt, None, \"lost\" if",
         (CALLS + "test_schedules.py",)),
     Fault("news_taken_twice", CALL, "if self._stage is not stage:", "if False:", (
         CALLS + "test_call.py::test_a_step_that_does_not_belong_there_is_an_error_and_changes_nothing",
@@ -138,9 +138,9 @@ MACHINE_FAULTS = (
         (CALLS + "test_call.py::test_below_the_smallest_useful_budget_nothing_is_sent",)),
     # -- calls: owner and drivers
     Fault("lock_held_over_an_attempt", DRIVE_SYNC,
-        "actions = owner.tell(call, attempts.attempt(action))",
+        "actions = owner.tell(call, action.number, attempts.attempt(action))",
         "with owner._lock:\n                        outcome = attempts.attempt(action)\n"
-        "                    actions = owner.tell(call, outcome)",
+        "                    actions = owner.tell(call, action.number, outcome)",
         (OWNING + "test_b68_the_lock_is_held_over_no_attempt_and_no_body",)),
     Fault("interrupt_keeps_the_slot", DRIVE_SYNC, "except BaseException:", "except Exception:", (
         "tests/runtime/test_drive.py::test_b79_what_interrupts_passes_at_once_and_nothing_is_held",
@@ -149,8 +149,8 @@ MACHINE_FAULTS = (
         "tests/runtime/test_drive.py::test_b79_what_interrupts_passes_at_once_and_nothing_is_held",
     )),
     Fault("discarded_response_left_open", DRIVE_ASYNC,
-        "if isinstance(action, Discard):\n                    await attempts.discard()",
-        "if isinstance(action, Discard):\n                    pass",
+        "elif isinstance(action, Discard):\n                    await attempts.discard(action.number)",
+        "elif isinstance(action, Discard):\n                    pass",
         ("tests/parity/test_drivers.py",)),
     Fault("finalizer_waits_for_the_lock", OWNER, "self._lock.acquire(blocking=False)", "self._lock.acquire()", (
         OWNING + "test_a_finalizer_that_runs_while_its_own_thread_holds_the_lock_does_not_hang",

@@ -4,24 +4,23 @@ It is told what happened and answers with what to do. It neither waits nor sends
 simulator obey the same machine. Not thread-safe: the driver holds the dependency's lock around each step.
 
 Breaker and bulkhead are asked for every attempt. A permit and a slot are held from the start of an attempt to its end,
-which for a response that was handed to the caller is the end of its body.
+which for a response that was handed to the caller is the end of its body. Several attempts may be in flight: the first
+acceptable answer is delivered, the others are cancelled, and hold their slots until they have really ended.
 """
 
 from __future__ import annotations
 
 import math
-from enum import Enum
 
+from resilient_mw.calls.attempt import STATUS_CLASSES, USUAL, Attempt, Facts, Stage
 from resilient_mw.calls.breaker import Permit
-from resilient_mw.calls.classify import OK, Verdict, classify_failure, classify_head
+from resilient_mw.calls.classify import Verdict, classify_failure, classify_head
 from resilient_mw.calls.config import IDEMPOTENT
 from resilient_mw.calls.events import (
     DELIVER,
-    DISCARD,
-    FAIL,
     UNSENT,
-    Action,
     Actions,
+    Cancel,
     Deliver,
     Discard,
     Expire,
@@ -32,50 +31,20 @@ from resilient_mw.calls.events import (
     Refuse,
     Start,
     Wait,
-)
+)  # fmt: skip
 from resilient_mw.calls.retry import Tried, retry_delay
 from resilient_mw.calls.state import DependencyState, RetryRefusal
 from resilient_mw.core.rejection import Reason
 
-__all__ = [
-    "DELIVER",
-    "DISCARD",
-    "FAIL",
-    "Action",
-    "Actions",
-    "Call",
-    "Deliver",
-    "Discard",
-    "Expire",
-    "Fail",
-    "Refuse",
-    "Stage",
-    "Start",
-    "Wait",
-]
-
-EARLY = 0.001
-"""Seconds by which a timer may fire before its instant and still be taken for it."""
-
-STATUS_CLASSES = {1: "1xx", 2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
-
-
-class Stage(Enum):
-    """Where a call stands."""
-
-    NEW = "new"
-    ATTEMPT = "attempt"
-    BACKOFF = "backoff"
-    BODY = "body"
-    OVER = "over"
+FIRST = (DELIVER,)
 
 
 class Call:
     """One logical call to a dependency.
 
-    `begin`, `resume`, `head` and `failed` answer with at least one action, of which the last one says how it goes on.
-    They raise `RuntimeError`, and change nothing, where the call does not stand where they belong. `end` and `cancel`
-    are harmless at any time.
+    `begin`, `resume`, `head` and `failed` answer with what to do; the last action says how it goes on, and none at all
+    means that another attempt is still under way. They raise `RuntimeError`, and change nothing, where the call does not
+    stand where they belong. `end`, `lost` and `cancel` are harmless at any time.
 
     Args:
         state: the dependency's state.
@@ -83,28 +52,16 @@ class Call:
         deadline_at: the instant at which the answer becomes worthless; inf: none.
         replayable: whether the body can be sent a second time.
         keyed: whether the request carries an idempotency key.
+        facts: what it has in common with others.
 
     Attributes:
-        attempts: attempts begun so far.
+        attempts: attempts begun so far, which is also the number of the last one.
     """
 
     __slots__ = (
-        "_attempt_until",
-        "_by_budget",
-        "_cut_short",
-        "_deadline_at",
-        "_outcome",
-        "_permit",
-        "_raised",
-        "_replayable",
-        "_reserved",
-        "_safe",
-        "_stage",
-        "_started_at",
-        "_state",
-        "_verdict",
-        "attempts",
-    )
+        "_deadline_at", "_delivered", "_flying", "_raised", "_replayable", "_reserved", "_safe", "_stage", "_state",
+        "attempts", "facts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -114,22 +71,19 @@ class Call:
         deadline_at: float = math.inf,
         replayable: bool = True,
         keyed: bool = False,
+        facts: Facts = USUAL,
     ) -> None:
         self.attempts = 0
+        self.facts = facts
         self._state = state
         self._deadline_at = deadline_at
         self._replayable = replayable
         self._safe = keyed or method in IDEMPOTENT or method in state.repeatable
         self._stage = Stage.NEW
-        self._permit: Permit | None = None
+        self._flying: tuple[Attempt, ...] = ()
+        self._delivered: Attempt | None = None
         self._reserved: float | None = None
-        self._raised = False
-        self._started_at = 0.0
-        self._attempt_until = 0.0
-        self._by_budget = False
-        self._cut_short = False
-        self._verdict = OK
-        self._outcome = ""
+        self._raised = 0
 
     def begin(self, now: float) -> Actions:
         """Start the call."""
@@ -142,30 +96,41 @@ class Call:
         self._expect(Stage.BACKOFF)
         return self._attempt(now)
 
-    def head(self, now: float, head: Head) -> Actions:
-        """Take the response head of the attempt under way."""
-        self._expect(Stage.ATTEMPT)
-        verdict = classify_head(head, self._state.failures)
-        self._verdict = verdict
-        self._outcome = STATUS_CLASSES.get(head.status // 100, "other")
+    def head(self, now: float, number: int, head: Head) -> Actions:
+        """Take the response head of an attempt."""
+        attempt = self._under_way(number)
+        if attempt.lost:
+            self._settle(now, attempt, None, "lost")
+            return (Discard(number),)
+        attempt.verdict = verdict = classify_head(head, self._state.failures)
+        attempt.outcome = STATUS_CLASSES.get(head.status // 100, "other")
         if verdict.failed:
             # Told before the end of the body: a retry of this very call has to know that the circuit has opened.
-            self._judge(now, failed=True)
+            attempt.judge(now, self._state.breaker, failed=True)
+        if not verdict.passing:
+            return self._deliver(attempt)
+        if len(self._flying) > 1:
+            self._settle(now, attempt, verdict.failed, attempt.outcome)
+            return (Discard(number),)
         delay = self._retry_delay(now, verdict, head.retry_after, resendable=self._replayable)
         if delay is None:
-            self._stage = Stage.BODY
-            return (DELIVER,)
-        self._raised = False
-        self._settle(now, verdict.failed, self._outcome)
-        return (DISCARD, *self._again(now, delay))
+            return self._deliver(attempt)
+        self._raised = 0
+        self._settle(now, attempt, verdict.failed, attempt.outcome)
+        return (Discard(number), *self._again(now, delay))
 
-    def failed(self, now: float, failure: Failure) -> Actions:
-        """Take the failure of the attempt under way."""
-        self._expect(Stage.ATTEMPT)
-        expired = self._expired(now, failure)
-        verdict = classify_failure(failure, cut_short=expired and self._cut_short)
-        self._raised = True
-        self._settle(now, verdict.failed, "timeout" if failure.timed_out else "error")
+    def failed(self, now: float, number: int, failure: Failure) -> Actions:
+        """Take the failure of an attempt."""
+        attempt = self._under_way(number)
+        if attempt.lost:
+            self._settle(now, attempt, None, "lost")
+            return ()
+        expired = attempt.expired(now, failure)
+        verdict = classify_failure(failure, cut_short=expired and attempt.cut_short)
+        self._raised = number
+        self._settle(now, attempt, verdict.failed, "timeout" if failure.timed_out else "error")
+        if self._flying:
+            return ()
         if expired:
             return self._expire(failure.phase)
         resendable = self._replayable or failure.phase in UNSENT
@@ -173,7 +138,7 @@ class Call:
         if delay is not None:
             return self._again(now, delay)
         self._stage = Stage.OVER
-        return (FAIL,)
+        return (Fail(number),)
 
     def end(self, now: float, failure: Failure | None) -> Actions:
         """Take the end of a delivered body.
@@ -185,27 +150,38 @@ class Call:
         Returns:
             `Expire` if the caller's budget cut it off, nothing otherwise.
         """
-        if self._stage is not Stage.BODY:
+        attempt, self._delivered = self._delivered, None
+        if attempt is None:
             return ()
         self._stage = Stage.OVER
         if failure is None:
-            self._settle(now, self._verdict.failed, self._outcome)
+            self._settle(now, attempt, attempt.verdict.failed, attempt.outcome)
             return ()
-        expired = self._expired(now, failure)
-        verdict = classify_failure(failure, cut_short=expired and self._cut_short)
-        self._settle(now, verdict.failed, "body")
+        expired = attempt.expired(now, failure)
+        verdict = classify_failure(failure, cut_short=expired and attempt.cut_short)
+        self._settle(now, attempt, verdict.failed, "body")
         return self._expire(Phase.BODY) if expired else ()
+
+    def lost(self, now: float, number: int) -> None:
+        """A cancelled attempt has really ended, and what it had got is closed: its slot comes back."""
+        for attempt in self._flying:
+            if attempt.number == number and attempt.lost:
+                self._settle(now, attempt, None, "lost")
 
     def cancel(self, now: float) -> None:
         """The caller gave up, at whatever stage: nothing is held any longer, and nobody is blamed."""
-        if self._stage is Stage.ATTEMPT or self._stage is Stage.BODY:
-            self._settle(now, None, "cancelled")
+        delivered, self._delivered = self._delivered, None
+        if delivered is not None:
+            self._settle(now, delivered, None, "cancelled")
+        for attempt in self._flying:
+            self._settle(now, attempt, None, "lost" if attempt.lost else "cancelled")
         self._forgo()
         self._stage = Stage.OVER
 
-    def budget(self, now: float) -> float:
-        """Return what the attempt under way may still take, in seconds: what is told to the dependency."""
-        return max(0.0, min(self._attempt_until, self._deadline_at - self._state.reserve) - now)
+    def budget(self, now: float, number: int = 0) -> float:
+        """Return what an attempt may still take, in seconds: what is told to the dependency. 0: the last one begun."""
+        until = next((each.until for each in self._flying if each.number == (number or self.attempts)), now)
+        return max(0.0, min(until, self._deadline_at - self._state.reserve) - now)
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
@@ -222,38 +198,60 @@ class Call:
             return self._refuse(Reason.CIRCUIT_OPEN, breaker.retry_in(now))
         if not state.take_slot():
             return self._refuse(Reason.BULKHEAD_FULL)
+        permit = None
         if breaker is not None:
-            self._permit = breaker.ask(now)
-            if self._permit is None:
+            permit = breaker.ask(now)
+            if permit is None:
                 state.give_slot()
                 return self._refuse(Reason.CIRCUIT_OPEN)
         reserved, self._reserved = self._reserved, None
         if reserved is not None and state.budget is not None:
             state.budget.begin(reserved, now)
-        self.attempts += 1
         self._stage = Stage.ATTEMPT
-        self._started_at = now
-        timeout = min(left, state.timeout)
-        self._attempt_until = now + timeout
-        self._by_budget = left < state.timeout
-        self._cut_short = left < state.fair
-        state.attempt_begins(now, left, retry=self.attempts > 1)
-        return (Start(self.attempts, timeout, min(timeout, state.connect_timeout)),)
+        return (self._start(now, left, permit),)
 
-    def _expired(self, now: float, failure: Failure) -> bool:
-        """Return whether the caller's budget ended the attempt, and not one of the dependency's own timeouts."""
-        return failure.timed_out and self._by_budget and now >= self._attempt_until - EARLY
+    def _start(self, now: float, left: float, permit: Permit | None) -> Start:
+        """Begin an attempt that has its slot and its permit."""
+        state = self._state
+        self.attempts = number = self.attempts + 1
+        limit = state.attempt_timeout(self)
+        timeout = min(left, limit)
+        attempt = Attempt(number, permit, now, timeout)
+        attempt.by_budget = left < limit
+        attempt.cut_short = left < state.fair
+        self._flying = (*self._flying, attempt) if self._flying else (attempt,)
+        state.attempt_begins(now, left, retry=number > 1)
+        return Start(number, timeout, min(timeout, state.connect_timeout))
 
-    def _settle(self, now: float, failed: bool | None, outcome: str) -> None:
-        """End the attempt under way: give back its slot, hand back its permit, once."""
+    def _deliver(self, attempt: Attempt) -> Actions:
+        self._stage = Stage.BODY
+        self._delivered = attempt
+        if len(self._flying) == 1:
+            self._flying = ()
+            return FIRST if attempt.number == 1 else (Deliver(attempt.number),)
+        self._flying = others = tuple(each for each in self._flying if each is not attempt)
+        for other in others:
+            other.lost = True
+        return (*(Cancel(other.number) for other in others), Deliver(attempt.number))
+
+    def _under_way(self, number: int) -> Attempt:
+        for attempt in self._flying:
+            if attempt.number == number:
+                return attempt
+        raise RuntimeError(
+            f"attempt {number} is not under way in this call, which is at {self._stage.value!r}"
+        )
+
+    def _settle(self, now: float, attempt: Attempt, failed: bool | None, outcome: str) -> None:
+        """End an attempt: give back its slot, hand back its permit, once."""
+        flying = self._flying
+        if flying:
+            self._flying = (
+                () if flying == (attempt,) else tuple(each for each in flying if each is not attempt)
+            )
         self._state.give_slot()
-        self._state.attempt_ends(outcome, now - self._started_at, failed=failed)
-        self._judge(now, failed=failed)
-
-    def _judge(self, now: float, *, failed: bool | None) -> None:
-        permit, self._permit = self._permit, None
-        if permit is not None and self._state.breaker is not None:
-            self._state.breaker.record(now, permit, failed=failed)
+        self._state.attempt_ends(self, attempt, now, outcome, failed=failed)
+        attempt.judge(now, self._state.breaker, failed=failed)
 
     def _refuse(self, reason: Reason, retry_in: float = 0.0) -> Actions:
         self._stage = Stage.OVER
@@ -262,7 +260,9 @@ class Call:
             self._forgo()
             self._state.retry_refused(RetryRefusal(reason.value))
             if self._raised:
-                return (FAIL,)  # What happened on the wire says more than that it may not happen again.
+                return (
+                    Fail(self._raised),
+                )  # What happened on the wire says more than that it may not happen again.
         return (Refuse(reason, retry_in, self.attempts),)
 
     def _expire(self, phase: Phase) -> Actions:

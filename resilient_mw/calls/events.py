@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from resilient_mw.core.rejection import Reason
 
@@ -63,9 +64,8 @@ class Failure:
 # -- what it answers ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Make an attempt now.
+class Start(NamedTuple):
+    """Make an attempt now. A named tuple: one is made for every attempt, and those are made fast.
 
     Attributes:
         number: 1 for the first one.
@@ -87,17 +87,46 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Close the response of the last attempt: it will not be returned."""
+    """Close the response of an attempt: it will not be returned.
+
+    Attributes:
+        number: of the attempt.
+    """
+
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End an attempt that another one was faster than, close what it has got, and then tell `lost`.
+
+    Attributes:
+        number: of the attempt.
+    """
+
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand the response of the last attempt to the caller, and tell `end` when its body has ended."""
+    """Hand the response of an attempt to the caller, and tell `end` when its body has ended.
+
+    Attributes:
+        number: of the attempt.
+    """
+
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Raise the error of the last attempt; it may lie one back-off behind."""
+    """Raise the error of an attempt; it may lie one back-off behind.
+
+    Attributes:
+        number: of the attempt.
+    """
+
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +156,8 @@ class Refuse:
     attempts: int = 0
 
 
-Action = Start | Wait | Discard | Deliver | Fail | Expire | Refuse
+Action = Start | Wait | Discard | Cancel | Deliver | Fail | Expire | Refuse
 Actions = tuple[Action, ...]
 
-DISCARD, DELIVER, FAIL = Discard(), Deliver(), Fail()
+DISCARD, DELIVER, FAIL = Discard(1), Deliver(1), Fail(1)
+"""Of the first attempt, which most calls end with."""

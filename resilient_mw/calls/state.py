@@ -22,6 +22,8 @@ from resilient_mw.core.windows import RunningMedian
 if TYPE_CHECKING:
     from random import Random
 
+    from resilient_mw.calls.attempt import Attempt
+    from resilient_mw.calls.call import Call
     from resilient_mw.calls.dependency import Dependency
 
 
@@ -115,6 +117,10 @@ class DependencyState:
             raise RuntimeError("a bulkhead slot was given back that nobody holds")
         self.in_use -= 1
 
+    def attempt_timeout(self, call: Call) -> float:  # noqa: ARG002  All calls have the same one.
+        """Return the dependency's own limit to an attempt of a call that begins now, in seconds."""
+        return self.timeout
+
     def typical(self) -> float:
         """Return how long an attempt typically takes, in seconds; 0 while unknown."""
         return self._typical.value or 0.0
@@ -147,12 +153,21 @@ class DependencyState:
         if left != math.inf:
             self.budgets.add(left)
 
-    def attempt_ends(self, outcome: str, seconds: float, *, failed: bool | None) -> None:
+    def attempt_ends(
+        self,
+        call: Call,  # noqa: ARG002  All calls are counted together.
+        attempt: Attempt,
+        now: float,
+        outcome: str,
+        *,
+        failed: bool | None,
+    ) -> None:
         """Count the end of an attempt; only a good one teaches how long an attempt takes. None: it says nothing."""
         self.attempts[outcome] = self.attempts.get(outcome, 0) + 1
         if failed:
             self.bad += 1
         elif failed is not None:
+            seconds = now - attempt.started_at
             self.good += 1
             self.seconds.add(seconds)
             self._typical.add(seconds)

@@ -10,9 +10,9 @@ import random
 import threading
 from collections import deque
 
-from resilient_mw.calls.call import Actions, Call
+from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
-from resilient_mw.calls.events import Failure, Head
+from resilient_mw.calls.events import Actions, Failure, Head
 from resilient_mw.calls.figures import dependency_snapshot
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core import ports
@@ -62,20 +62,27 @@ class DependencyOwner:
             self._clear_up()
             return call.resume(max(at, self.clock.now()))
 
-    def tell(self, call: Call, outcome: Head | Failure) -> Actions:
-        """Tell what became of the attempt under way."""
+    def tell(self, call: Call, number: int, outcome: Head | Failure) -> Actions:
+        """Tell what became of an attempt."""
         with self._lock:
             now = self.clock.now()
-            return call.head(now, outcome) if isinstance(outcome, Head) else call.failed(now, outcome)
+            if isinstance(outcome, Head):
+                return call.head(now, number, outcome)
+            return call.failed(now, number, outcome)
+
+    def lost(self, call: Call, number: int) -> None:
+        """Tell that a cancelled attempt has ended and is closed."""
+        with self._lock:
+            call.lost(self.clock.now(), number)
 
     def end(self, call: Call, failure: Failure | None) -> Actions:
         """Tell that a delivered body has ended; `Expire` comes back if the caller's budget cut it off."""
         with self._lock:
             return call.end(self.clock.now(), failure)
 
-    def budget(self, call: Call) -> float:
-        """Return what the attempt under way may still take, in seconds: read it right before the head is sent."""
-        return call.budget(self.clock.now())
+    def budget(self, call: Call, number: int = 0) -> float:
+        """Return what an attempt may still take, in seconds: read it right before the head is sent. 0: the last one."""
+        return call.budget(self.clock.now(), number)
 
     def cancel(self, call: Call) -> None:
         """Tell that the caller gave up. Harmless after the end."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
-from resilient_mw.calls.call import Action, Actions, Call
-from resilient_mw.calls.events import Discard, Failure, Head, Start, Wait
+from resilient_mw.calls.call import Call
+from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Start, Wait
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 
 
@@ -17,8 +17,8 @@ class AsyncAttempts(Protocol):
         """Make an attempt up to its response head and keep the response, or the error, for later."""
         ...
 
-    async def discard(self) -> None:
-        """Close the response that is kept, if there is one. What goes wrong in it ends the call."""
+    async def discard(self, number: int) -> None:
+        """Close the response that is kept of an attempt, if there is one. What goes wrong in it ends the call."""
         ...
 
     async def sleep(self, until: float) -> None:
@@ -36,10 +36,10 @@ async def drive(owner: DependencyOwner, call: Call, attempts: AsyncAttempts) -> 
         actions: Actions = owner.begin(call)
         while True:
             for action in actions:
-                if isinstance(action, Discard):
-                    await attempts.discard()
-                elif isinstance(action, Start):
-                    actions = owner.tell(call, await attempts.attempt(action))
+                if isinstance(action, Start):
+                    actions = owner.tell(call, action.number, await attempts.attempt(action))
+                elif isinstance(action, Discard):
+                    await attempts.discard(action.number)
                 elif isinstance(action, Wait):
                     await attempts.sleep(action.until)
                     actions = owner.resume(call, action.until)
@@ -48,5 +48,5 @@ async def drive(owner: DependencyOwner, call: Call, attempts: AsyncAttempts) -> 
     except BaseException:
         owner.cancel(call)
         with suppress(Exception):  # It must not hide what interrupted the call.
-            await attempts.discard()
+            await attempts.discard(call.attempts)
         raise

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
-from resilient_mw.calls.call import Action, Actions, Call
-from resilient_mw.calls.events import Discard, Failure, Head, Start, Wait
+from resilient_mw.calls.call import Call
+from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Start, Wait
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 
 
@@ -17,8 +17,8 @@ class SyncAttempts(Protocol):
         """Make an attempt up to its response head and keep the response, or the error, for later."""
         ...
 
-    def discard(self) -> None:
-        """Close the response that is kept, if there is one. What goes wrong in it ends the call."""
+    def discard(self, number: int) -> None:
+        """Close the response that is kept of an attempt, if there is one. What goes wrong in it ends the call."""
         ...
 
     def sleep(self, until: float) -> None:
@@ -36,10 +36,10 @@ def drive(owner: DependencyOwner, call: Call, attempts: SyncAttempts) -> Action:
         actions: Actions = owner.begin(call)
         while True:
             for action in actions:
-                if isinstance(action, Discard):
-                    attempts.discard()
-                elif isinstance(action, Start):
-                    actions = owner.tell(call, attempts.attempt(action))
+                if isinstance(action, Start):
+                    actions = owner.tell(call, action.number, attempts.attempt(action))
+                elif isinstance(action, Discard):
+                    attempts.discard(action.number)
                 elif isinstance(action, Wait):
                     attempts.sleep(action.until)
                     actions = owner.resume(call, action.until)
@@ -48,5 +48,5 @@ def drive(owner: DependencyOwner, call: Call, attempts: SyncAttempts) -> Action:
     except BaseException:
         owner.cancel(call)
         with suppress(Exception):  # It must not hide what interrupted the call.
-            attempts.discard()
+            attempts.discard(call.attempts)
         raise

@@ -120,7 +120,7 @@ class OutgoingCall:
                     self._close()
                 case Start():
                     self.starts.append((caller.engine.now, action))
-                    self._exchange = caller.remote.attempt(action, self._told)
+                    self._exchange = caller.remote.attempt(action, partial(self._told, action.number))
                 case Wait(until):
                     at = until + caller.late()
                     self._timer = caller.engine.at(at, partial(self._resume, until, at))
@@ -133,14 +133,14 @@ class OutgoingCall:
                     self.outcome = action
                     self._end()
 
-    def _told(self, outcome: Head | Failure) -> None:
+    def _told(self, number: int, outcome: Head | Failure) -> None:
         now = self._caller.engine.now
         if isinstance(outcome, Head):
             self._head = outcome
-            self._obey(self.machine.head(now, outcome))
+            self._obey(self.machine.head(now, number, outcome))
         else:
             self._exchange = None
-            self._obey(self.machine.failed(now, outcome))
+            self._obey(self.machine.failed(now, number, outcome))
 
     def _resume(self, until: float, at: float) -> None:
         begun = len(self.starts)

@@ -188,8 +188,8 @@ class AsyncExchange(Exchange):
         _left.add(task)
         task.add_done_callback(_clear_up)
 
-    async def discard(self) -> None:
-        """Close the response that is kept, if there is one; read it before, where that is cheap."""
+    async def discard(self, number: int) -> None:  # noqa: ARG002  There is one at a time.
+        """Close the response that is kept of an attempt, if there is one; read it before, where that is cheap."""
         response, self.response = self.response, None
         if response is None or response.is_closed:
             return

@@ -135,8 +135,8 @@ class SyncExchange(Exchange):
             SCOPE.reset(token)
         return self.answered(response, scope)
 
-    def discard(self) -> None:
-        """Close the response that is kept, if there is one; read it before, where that is cheap."""
+    def discard(self, number: int) -> None:  # noqa: ARG002  There is one at a time.
+        """Close the response that is kept of an attempt, if there is one; read it before, where that is cheap."""
         response, self.response = self.response, None
         if response is None or response.is_closed:
             return

@@ -13,11 +13,11 @@ from resilient_mw.calls.breaker import Breaker, Permit
 from resilient_mw.calls.budget import WINDOW
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.events import (
-    DELIVER,
-    DISCARD,
-    FAIL,
     Actions,
+    Deliver,
+    Discard,
     Expire,
+    Fail,
     Failure,
     Head,
     Phase,
@@ -91,10 +91,10 @@ class Account:
         )
         if retry_at is None or not entry.replayable:
             entry.stage = "body"
-            return (DELIVER,)
+            return (Deliver(entry.attempts),)
         entry.error = False
         self._over(now, entry, entry.failed)
-        return (DISCARD, *self._again(now, entry, retry_at))
+        return (Discard(entry.attempts), *self._again(now, entry, retry_at))
 
     def failed(self, now: float, entry: Entry, failure: Failure) -> Actions:
         by_budget = self._by_budget(now, entry, failure)
@@ -109,7 +109,7 @@ class Account:
         retry_at = self._retry_at(now, entry, None) if allowed else None
         if retry_at is None:
             entry.stage = "over"
-            return (FAIL,)
+            return (Fail(entry.attempts),)
         return self._again(now, entry, retry_at)
 
     def end(self, now: float, entry: Entry, failure: Failure | None) -> Actions:
@@ -143,7 +143,7 @@ class Account:
         if refusal is not None:
             self._forgo(entry)
             entry.stage = "over"
-            return (FAIL,) if entry.error else (Refuse(refusal, retry_in, entry.attempts),)
+            return (Fail(entry.attempts),) if entry.error else (Refuse(refusal, retry_in, entry.attempts),)
         if entry.attempts:
             if entry.reserved is not None:
                 self.reserved.remove(entry.reserved)

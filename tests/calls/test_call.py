@@ -19,7 +19,9 @@ from resilient_mw.calls.events import (
     DISCARD,
     FAIL,
     Actions,
+    Deliver,
     Expire,
+    Fail,
     Failure,
     Head,
     Phase,
@@ -94,18 +96,18 @@ def test_the_budget_told_shrinks_as_time_passes_and_ends_at_nothing() -> None:
 # -- what is held, and given back exactly once
 
 EXITS: dict[str, Callable[[Call], object]] = {
-    "a complete body": lambda call: (call.head(1.0, Head(200)), call.end(2.0, None)),
-    "a body that ended twice": lambda call: (call.head(1.0, Head(200)), call.end(2.0, None), call.end(3.0, RESET)),
-    "a body that was cut off": lambda call: (call.head(1.0, Head(200)), call.end(2.0, Failure(Phase.BODY))),
-    "a body that the budget cut off": lambda call: (call.head(1.0, Head(200)), call.end(9.0, TIMED_OUT)),
-    "a bad answer": lambda call: (call.head(1.0, Head(503)), call.end(2.0, None)),
-    "a bad answer that is never read": lambda call: (call.head(1.0, Head(503)), _cancel(call, 2.0)),
-    "an error": lambda call: call.failed(1.0, RESET),
-    "an error, and a cancel after it": lambda call: (call.failed(1.0, RESET), _cancel(call, 2.0)),
-    "an end by the budget": lambda call: call.failed(9.0, TIMED_OUT),
+    "a complete body": lambda call: (call.head(1.0, call.attempts, Head(200)), call.end(2.0, None)),
+    "a body that ended twice": lambda call: (call.head(1.0, call.attempts, Head(200)), call.end(2.0, None), call.end(3.0, RESET)),
+    "a body that was cut off": lambda call: (call.head(1.0, call.attempts, Head(200)), call.end(2.0, Failure(Phase.BODY))),
+    "a body that the budget cut off": lambda call: (call.head(1.0, call.attempts, Head(200)), call.end(9.0, TIMED_OUT)),
+    "a bad answer": lambda call: (call.head(1.0, call.attempts, Head(503)), call.end(2.0, None)),
+    "a bad answer that is never read": lambda call: (call.head(1.0, call.attempts, Head(503)), _cancel(call, 2.0)),
+    "an error": lambda call: call.failed(1.0, call.attempts, RESET),
+    "an error, and a cancel after it": lambda call: (call.failed(1.0, call.attempts, RESET), _cancel(call, 2.0)),
+    "an end by the budget": lambda call: call.failed(9.0, call.attempts, TIMED_OUT),
     "a cancel of the attempt": lambda call: _cancel(call, 1.0),
     "two cancels": lambda call: (_cancel(call, 1.0), _cancel(call, 1.0)),
-    "a cancel of the body": lambda call: (call.head(1.0, Head(200)), _cancel(call, 2.0), call.end(3.0, None)),
+    "a cancel of the body": lambda call: (call.head(1.0, call.attempts, Head(200)), _cancel(call, 2.0), call.end(3.0, None)),
 }  # fmt: skip
 
 
@@ -135,7 +137,7 @@ def test_slot_and_permit_are_held_to_the_end_of_the_body() -> None:
     desk.open(0.0)
     call = desk.call()
     _start(call.begin(8.0))
-    assert call.head(9.0, Head(200)) == (DELIVER,)
+    assert call.head(9.0, call.attempts, Head(200)) == (DELIVER,)
     assert desk.call().begin(10.0) == (Refuse(Reason.BULKHEAD_FULL),)
     assert dependency_snapshot("prices", desk.state).breaker == "half_open"
     assert call.end(11.0, None) == ()
@@ -149,7 +151,7 @@ def test_a_failure_status_is_told_to_the_breaker_at_the_head() -> None:
     for call in calls:
         call.begin(0.0)
     for call in calls:
-        assert call.head(1.0, Head(503)) == (DELIVER,)
+        assert call.head(1.0, call.attempts, Head(503)) == (DELIVER,)
     assert desk.call().begin(2.0) == (Refuse(Reason.CIRCUIT_OPEN, 7.0),)
     assert desk.state.in_use == 2, "their bodies are still open"
     for call in calls:
@@ -165,14 +167,14 @@ def test_slots_given_back_twice_are_an_error() -> None:
 STEPS: dict[str, Callable[[Call], object]] = {
     "begin": lambda call: call.begin(5.0),
     "resume": lambda call: call.resume(5.0),
-    "head": lambda call: call.head(5.0, Head(200)),
-    "failed": lambda call: call.failed(5.0, RESET),
+    "head": lambda call: call.head(5.0, call.attempts, Head(200)),
+    "failed": lambda call: call.failed(5.0, call.attempts, RESET),
 }
 STAGES: dict[str, tuple[str, Callable[[Call], object]]] = {
     "new": ("begin", lambda call: None),
     "attempt": ("head failed", lambda call: call.begin(0.0)),
-    "backoff": ("resume", lambda call: (call.begin(0.0), call.failed(1.0, RESET))),
-    "body": ("", lambda call: (call.begin(0.0), call.head(1.0, Head(200)))),
+    "backoff": ("resume", lambda call: (call.begin(0.0), call.failed(1.0, call.attempts, RESET))),
+    "body": ("", lambda call: (call.begin(0.0), call.head(1.0, call.attempts, Head(200)))),
     "over": ("", lambda call: (call.begin(0.0), _cancel(call, 1.0))),
 }
 
@@ -184,7 +186,7 @@ def test_a_step_that_does_not_belong_there_is_an_error_and_changes_nothing(stage
     call = desk.call()
     allowed, lead = STAGES[stage]
     lead(call)
-    before = (call._stage, call._permit, call.attempts, dependency_snapshot("prices", desk.state).attempts)
+    before = (call._stage, call._flying, call.attempts, dependency_snapshot("prices", desk.state).attempts)
     if step in allowed.split():
         assert STEPS[step](call)
         return
@@ -192,7 +194,7 @@ def test_a_step_that_does_not_belong_there_is_an_error_and_changes_nothing(stage
         STEPS[step](call)
     assert before == (
         call._stage,
-        call._permit,
+        call._flying,
         call.attempts,
         dependency_snapshot("prices", desk.state).attempts,
     )
@@ -242,7 +244,7 @@ def test_b70_what_the_caller_did_wrong_never_opens_the_circuit(status: int) -> N
     for _ in range(50):
         call = desk.call()
         _start(call.begin(0.0))
-        assert call.head(0.0, Head(status)) == (DELIVER,)
+        assert call.head(0.0, call.attempts, Head(status)) == (DELIVER,)
         call.end(0.0, None)
     assert desk.state.breaker is not None
     assert not desk.state.breaker.transitions
@@ -254,7 +256,7 @@ def test_b70_what_the_dependency_did_wrong_opens_it(status: int) -> None:
     for _ in range(2):
         call = desk.call()
         _start(call.begin(0.0))
-        call.head(0.0, Head(status))
+        call.head(0.0, call.attempts, Head(status))
         call.end(0.0, None)
     assert isinstance(desk.call().begin(0.0)[0], Refuse)
 
@@ -265,7 +267,7 @@ def test_b70_what_counts_can_be_set() -> None:
         for _ in range(2):
             call = desk.call()
             _start(call.begin(0.0))
-            call.head(0.0, Head(status))
+            call.head(0.0, call.attempts, Head(status))
             call.end(0.0, None)
         assert isinstance(desk.call().begin(0.0)[0], Start) is passes
 
@@ -276,21 +278,21 @@ def test_refusals_of_a_trusted_dependency_never_open_the_circuit() -> None:
     for _ in range(50):
         call = desk.call()
         _start(call.begin(0.0))
-        call.head(0.0, Head(503, 1.0, refused=True))
+        call.head(0.0, call.attempts, Head(503, 1.0, refused=True))
         call.end(0.0, None)
     _start(desk.call().begin(0.0))
 
 
 NEITHER: dict[str, Callable[[Call], object]] = {
-    "404": lambda call: (call.head(9.0, Head(404)), call.end(9.0, None)),
-    "429": lambda call: (call.head(9.0, Head(429)), call.end(9.0, None)),
-    "redirect": lambda call: (call.head(9.0, Head(302)), call.end(9.0, None)),
+    "404": lambda call: (call.head(9.0, call.attempts, Head(404)), call.end(9.0, None)),
+    "429": lambda call: (call.head(9.0, call.attempts, Head(429)), call.end(9.0, None)),
+    "redirect": lambda call: (call.head(9.0, call.attempts, Head(302)), call.end(9.0, None)),
     "no connection in our pool": lambda call: call.failed(
-        9.0, Failure(Phase.POOL, timed_out=True, ours=True)
+        9.0, call.attempts, Failure(Phase.POOL, timed_out=True, ours=True)
     ),
-    "the caller's budget": lambda call: call.failed(9.0, TIMED_OUT),
+    "the caller's budget": lambda call: call.failed(9.0, call.attempts, TIMED_OUT),
     "a cancel": lambda call: _cancel(call, 9.0),
-    "a cancel of the body": lambda call: (call.head(9.0, Head(200)), _cancel(call, 9.0)),
+    "a cancel of the body": lambda call: (call.head(9.0, call.attempts, Head(200)), _cancel(call, 9.0)),
 }
 
 
@@ -313,7 +315,11 @@ def test_b65_a_trial_that_ends_in_neither_success_nor_failure_lets_the_next_one_
 def _after(outcome: Head | Failure, method: str = "GET", desk: Desk | None = None, **request: Any) -> Actions:
     call = (desk or Desk(retry=AT_ONCE)).call(method, **request)
     _start(call.begin(0.0))
-    return call.head(0.0, outcome) if isinstance(outcome, Head) else call.failed(0.0, outcome)
+    return (
+        call.head(0.0, call.attempts, outcome)
+        if isinstance(outcome, Head)
+        else call.failed(0.0, call.attempts, outcome)
+    )
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
@@ -384,10 +390,10 @@ def test_a_retry_closes_the_response_waits_and_starts_again() -> None:
     desk = Desk(Luck(0.5), retry=RETRY, bulkhead=1, breaker=EDGY)
     call = desk.call()
     _start(call.begin(0.0))
-    assert call.head(1.0, Head(503)) == (DISCARD, Wait(1.5))
+    assert call.head(1.0, call.attempts, Head(503)) == (DISCARD, Wait(1.5))
     assert desk.at_rest(), "nothing is held during a back-off"
     assert call.resume(1.5) == (Start(2, 2.0, 2.0),)
-    assert call.head(2.0, Head(200)) == (DELIVER,)
+    assert call.head(2.0, call.attempts, Head(200)) == (Deliver(2),)
     assert call.attempts == 2
     assert desk.state.retries == 1
 
@@ -396,11 +402,11 @@ def test_the_back_off_grows_and_the_attempts_end() -> None:
     desk = Desk(Luck(0.5), retry=RETRY)
     call = desk.call()
     _start(call.begin(0.0))
-    assert call.failed(0.0, RESET) == (Wait(0.5),)
+    assert call.failed(0.0, call.attempts, RESET) == (Wait(0.5),)
     assert _start(call.resume(0.5)).number == 2
-    assert call.failed(1.0, RESET) == (Wait(2.0),)
+    assert call.failed(1.0, call.attempts, RESET) == (Wait(2.0),)
     assert _start(call.resume(2.0)).number == 3
-    assert call.failed(3.0, RESET) == (FAIL,)
+    assert call.failed(3.0, call.attempts, RESET) == (Fail(3),)
     assert {reason.value for reason in desk.state.retry_refusals} == {"attempts"}
 
 
@@ -408,9 +414,9 @@ def test_no_back_off_starts_at_once() -> None:
     desk = Desk(retry=AT_ONCE, bulkhead=1)
     call = desk.call()
     _start(call.begin(0.0))
-    assert call.head(1.0, Head(503)) == (DISCARD, Start(2, 2.0, 2.0))
-    assert call.failed(2.0, RESET) == (Start(3, 2.0, 2.0),)
-    assert call.failed(3.0, RESET) == (FAIL,)
+    assert call.head(1.0, call.attempts, Head(503)) == (DISCARD, Start(2, 2.0, 2.0))
+    assert call.failed(2.0, call.attempts, RESET) == (Start(3, 2.0, 2.0),)
+    assert call.failed(3.0, call.attempts, RESET) == (Fail(3),)
     assert desk.at_rest()
 
 
@@ -419,7 +425,7 @@ def test_no_back_off_starts_at_once() -> None:
 def test_b55_retry_after_is_obeyed_and_never_shortened(luck: float, outcome: Head) -> None:
     call = Desk(Luck(luck), retry=replace(RETRY, backoff_base=0.1, backoff_cap=0.1)).call()
     call.begin(0.0)
-    actions = call.head(1.0, outcome)
+    actions = call.head(1.0, call.attempts, outcome)
     assert actions[0] == DISCARD
     assert isinstance(actions[1], Wait)
     assert actions[1].until == pytest.approx(3.0 + 0.8 * luck)
@@ -435,7 +441,7 @@ def test_b56_a_thousand_clients_that_were_told_5_s_come_back_spread_out_or_not_a
     for _ in range(1000):
         call = desk.call()
         call.begin(0.0)
-        actions = call.head(0.0, Head(503, 5.0))
+        actions = call.head(0.0, call.attempts, Head(503, 5.0))
         assert _retried(actions) is comes_back
         instants += [action.until for action in actions if isinstance(action, Wait)]
     if comes_back:
@@ -447,7 +453,7 @@ def test_b55_a_longer_back_off_is_kept_and_no_wait_is_an_ordinary_back_off() -> 
     for retry_after in (0.0, 0.2, -5.0):
         call = Desk(Luck(0.5), retry=RETRY).call()
         call.begin(0.0)
-        assert call.head(1.0, Head(503, retry_after)) == (DISCARD, Wait(1.5))
+        assert call.head(1.0, call.attempts, Head(503, retry_after)) == (DISCARD, Wait(1.5))
 
 
 def test_b55_too_long_a_wait_is_given_up() -> None:
@@ -455,7 +461,7 @@ def test_b55_too_long_a_wait_is_given_up() -> None:
     for retry_after, repeated in ((5.0, True), (5.001, False), (math.inf, False), (2.0**31, False)):
         call = desk.call()
         call.begin(0.0)
-        assert _retried(call.head(1.0, Head(503, retry_after))) is repeated
+        assert _retried(call.head(1.0, call.attempts, Head(503, retry_after))) is repeated
     assert {reason.value: count for reason, count in desk.state.retry_refusals.items()} == {"retry_after": 3}
 
 
@@ -467,12 +473,12 @@ def test_only_if_back_off_typical_attempt_and_reserve_fit(deadline_at: float, re
     for _ in range(10):
         call = desk.call()
         call.begin(0.0)
-        call.head(1.0, Head(200))
+        call.head(1.0, call.attempts, Head(200))
         call.end(2.0, None)
     assert desk.state.typical() == 2.0
     call = desk.call(deadline_at=deadline_at)
     call.begin(0.0)
-    actions = call.failed(2.0, RESET)  # 2.0 + 0.5 + 2.0 + 0.25
+    actions = call.failed(2.0, call.attempts, RESET)  # 2.0 + 0.5 + 2.0 + 0.25
     assert _retried(actions) is repeated
     assert repeated or {reason.value for reason in desk.state.retry_refusals} == {"deadline"}
 
@@ -484,14 +490,14 @@ def test_only_answers_that_did_not_fail_teach_how_long_an_attempt_takes() -> Non
             call = desk.call()
             call.begin(0.0)
             if isinstance(outcome, Head):
-                call.head(1.0, outcome)
+                call.head(1.0, call.attempts, outcome)
                 call.end(1.0, None)
             else:
-                call.failed(1.0, outcome)
+                call.failed(1.0, call.attempts, outcome)
     for _ in range(20):
         call = desk.call()
         call.begin(0.0)
-        call.head(1.0, Head(200))
+        call.head(1.0, call.attempts, Head(200))
         call.end(1.0, Failure(Phase.BODY))
     assert desk.state.typical() == 0.0
     assert sum(desk.state.seconds.counts) == 0
@@ -502,7 +508,7 @@ def test_the_smallest_budget_counts_where_no_typical_attempt_is_known() -> None:
     for deadline_at, repeated in ((1.75, True), (1.74, False)):
         call = desk.call(deadline_at=deadline_at)
         call.begin(0.0)
-        assert _retried(call.failed(1.0, RESET)) is repeated
+        assert _retried(call.failed(1.0, call.attempts, RESET)) is repeated
 
 
 def test_a_retry_is_within_the_retry_budget_or_not_made() -> None:
@@ -519,7 +525,7 @@ def test_calls_that_were_refused_are_no_traffic_that_retries_may_be_a_share_of()
         _start(call.begin(0.0))
     for _ in range(100):
         assert desk.call().begin(0.0) == (Refuse(Reason.BULKHEAD_FULL),)
-    assert [_retried(call.failed(0.0, RESET)) for call in held] == [True, False]
+    assert [_retried(call.failed(0.0, call.attempts, RESET)) for call in held] == [True, False]
 
 
 def test_the_first_reason_is_the_one_that_is_counted() -> None:
@@ -531,16 +537,24 @@ def test_the_first_reason_is_the_one_that_is_counted() -> None:
 # -- retries and the breaker
 
 
-@pytest.mark.parametrize(("outcome", "last"), [(Head(503), DELIVER), (RESET, FAIL)])
+@pytest.mark.parametrize(("outcome", "last"), [(Head(503), Deliver(2)), (RESET, Fail(2))])
 def test_b71_when_the_circuit_opens_the_remaining_retries_are_not_slept_through(
     outcome: Head | Failure, last: object
 ) -> None:
     desk = Desk(retry=RETRY, breaker=EDGY)
     call = desk.call()
     _start(call.begin(0.0))
-    assert _retried(call.head(1.0, outcome) if isinstance(outcome, Head) else call.failed(1.0, outcome))
+    assert _retried(
+        call.head(1.0, call.attempts, outcome)
+        if isinstance(outcome, Head)
+        else call.failed(1.0, call.attempts, outcome)
+    )
     _start(call.resume(2.0))
-    assert (call.head(3.0, outcome) if isinstance(outcome, Head) else call.failed(3.0, outcome)) == (last,)
+    assert (
+        call.head(3.0, call.attempts, outcome)
+        if isinstance(outcome, Head)
+        else call.failed(3.0, call.attempts, outcome)
+    ) == (last,)
     assert {reason.value: count for reason, count in desk.state.retry_refusals.items()} == {"circuit_open": 1}
     call.end(4.0, None)
     assert desk.at_rest()
@@ -557,7 +571,7 @@ def test_b71_attempts_count_calls_do_not_and_a_budget_bounds_what_is_sent() -> N
             for outcome in (Head(503), Head(503), Head(200)):
                 if not isinstance(actions[-1], Start):
                     break
-                actions = call.head(0.0, outcome)
+                actions = call.head(0.0, call.attempts, outcome)
             call.end(0.0, None)
         sent.append(sum(desk.state.attempts.values()))
     assert sent == [30, 2]
@@ -573,8 +587,8 @@ def test_a_retry_waits_past_the_open_time_if_it_was_told_to() -> None:
     _start(call.begin(0.0))
     other = desk.call()
     _start(other.begin(0.0))
-    other.failed(0.0, RESET)
-    assert call.head(0.0, Head(503, 9.0)) == (DISCARD, Wait(9.0)), "it is open until 8"
+    other.failed(0.0, other.attempts, RESET)
+    assert call.head(0.0, call.attempts, Head(503, 9.0)) == (DISCARD, Wait(9.0)), "it is open until 8"
     assert _start(call.resume(9.0)).number == 2
 
 
@@ -585,7 +599,11 @@ def test_a_circuit_that_opened_in_the_back_off_leaves_the_error_or_a_refusal_tha
         desk = Desk(Luck(0.5), retry=replace(RETRY, budget_ratio=0.0, budget_per_second=0.1), breaker=EDGY)
         call = desk.call()
         _start(call.begin(0.0))
-        assert _retried(call.head(0.0, outcome) if isinstance(outcome, Head) else call.failed(0.0, outcome))
+        assert _retried(
+            call.head(0.0, call.attempts, outcome)
+            if isinstance(outcome, Head)
+            else call.failed(0.0, call.attempts, outcome)
+        )
         desk.open(0.0)
         assert call.resume(0.5) == (expected,)
         assert desk.at_rest()
@@ -602,7 +620,11 @@ def test_a_bulkhead_that_filled_up_in_the_back_off_does_the_same() -> None:
         desk = Desk(Luck(0.5), retry=RETRY, bulkhead=1)
         call = desk.call()
         _start(call.begin(0.0))
-        assert _retried(call.head(0.0, outcome) if isinstance(outcome, Head) else call.failed(0.0, outcome))
+        assert _retried(
+            call.head(0.0, call.attempts, outcome)
+            if isinstance(outcome, Head)
+            else call.failed(0.0, call.attempts, outcome)
+        )
         _start(desk.call().begin(0.1))
         assert call.resume(0.5) == (expected,)
         assert desk.state.in_use == 1
@@ -615,9 +637,9 @@ def test_the_error_of_an_older_attempt_is_not_raised_for_a_newer_answer() -> Non
     desk = Desk(Luck(0.5), retry=RETRY, bulkhead=1)
     call = desk.call()
     _start(call.begin(0.0))
-    call.failed(0.0, RESET)
+    call.failed(0.0, call.attempts, RESET)
     _start(call.resume(0.5))
-    call.head(1.0, Head(503))
+    call.head(1.0, call.attempts, Head(503))
     _start(desk.call().begin(1.0))
     assert call.resume(3.0) == (Refuse(Reason.BULKHEAD_FULL, attempts=2),)
 
@@ -629,7 +651,7 @@ def test_a_timer_that_was_too_late_is_an_end_in_the_back_off() -> None:
         )
         call = desk.call(deadline_at=10.0)
         _start(call.begin(0.0))
-        assert call.failed(0.0, RESET) == (Wait(0.5),)
+        assert call.failed(0.0, call.attempts, RESET) == (Wait(0.5),)
         assert call.resume(late) == (Expire(Phase.BACKOFF),)
         assert desk.at_rest()
         assert desk.state.expiries == {Phase.BACKOFF: 1}
@@ -642,9 +664,9 @@ def test_a_cancel_in_the_back_off_frees_its_place_in_the_retry_budget() -> None:
     call, other = desk.call(), desk.call()
     for each in (call, other):
         _start(each.begin(0.0))
-    assert call.failed(0.0, RESET) == (Wait(0.5),)
+    assert call.failed(0.0, call.attempts, RESET) == (Wait(0.5),)
     call.cancel(0.25)
-    assert other.failed(0.25, RESET) == (Wait(0.75),)
+    assert other.failed(0.25, other.attempts, RESET) == (Wait(0.75),)
 
 
 def test_the_place_in_the_retry_budget_is_kept_once_the_retry_has_begun() -> None:
@@ -652,13 +674,13 @@ def test_the_place_in_the_retry_budget_is_kept_once_the_retry_has_begun() -> Non
     call, other = desk.call(), desk.call()
     for each in (call, other):
         _start(each.begin(0.0))
-    call.failed(0.0, RESET)
+    call.failed(0.0, call.attempts, RESET)
     _start(call.resume(0.75))
     call.cancel(1.0)
-    assert other.failed(10.0, RESET) == (FAIL,)
+    assert other.failed(10.0, other.attempts, RESET) == (FAIL,)
     last = desk.call()
     _start(last.begin(10.0))
-    assert last.failed(10.25, RESET) == (Wait(10.75),), "it counts from when it really began"
+    assert last.failed(10.25, last.attempts, RESET) == (Wait(10.75),), "it counts from when it really began"
 
 
 # -- the end of the budget
@@ -669,7 +691,7 @@ def test_the_callers_budget_ends_an_attempt_with_the_phase_and_blames_nobody(pha
     desk = Desk(timeout=4.0, retry=AT_ONCE, breaker=replace(EDGY, minimum_calls=1))
     call = desk.call(deadline_at=3.0)
     assert _start(call.begin(0.0)).timeout == 3.0
-    assert call.failed(3.0, Failure(phase, timed_out=True)) == (Expire(phase),)
+    assert call.failed(3.0, call.attempts, Failure(phase, timed_out=True)) == (Expire(phase),)
     assert desk.state.expiries == {phase: 1}
     _start(desk.call().begin(4.0))
 
@@ -677,15 +699,15 @@ def test_the_callers_budget_ends_an_attempt_with_the_phase_and_blames_nobody(pha
 def test_a_timer_may_fire_a_hair_early() -> None:
     call = Desk(timeout=4.0).call(deadline_at=3.0)
     call.begin(0.0)
-    assert call.failed(3.0 - 0.0005, TIMED_OUT) == (Expire(Phase.HEAD),)
+    assert call.failed(3.0 - 0.0005, call.attempts, TIMED_OUT) == (Expire(Phase.HEAD),)
 
 
 def test_a_timeout_of_the_dependencys_own_is_its_fault_and_may_be_retried() -> None:
     desk = Desk(timeout=2.0, retry=AT_ONCE, breaker=EDGY)
     call = desk.call(deadline_at=9.0)
     call.begin(0.0)
-    assert call.failed(2.0, TIMED_OUT) == (Start(2, 2.0, 2.0),)
-    assert call.failed(4.0, TIMED_OUT) == (FAIL,), "and it opens the circuit"
+    assert call.failed(2.0, call.attempts, TIMED_OUT) == (Start(2, 2.0, 2.0),)
+    assert call.failed(4.0, call.attempts, TIMED_OUT) == (Fail(2),), "and it opens the circuit"
     assert desk.state.expiries == {}
 
 
@@ -693,10 +715,10 @@ def test_a_connect_timeout_is_not_the_callers_budget_however_small_that_is() -> 
     desk = Desk(timeout=4.0, connect_timeout=0.5, retry=AT_ONCE, breaker=replace(EDGY, minimum_calls=3))
     call = desk.call(deadline_at=1.2)
     assert _start(call.begin(0.0)) == Start(1, 1.2, 0.5)
-    assert _start(call.failed(0.5, Failure(Phase.CONNECT, timed_out=True))).number == 2
-    third = _start(call.failed(1.0, Failure(Phase.CONNECT, timed_out=True)))
+    assert _start(call.failed(0.5, call.attempts, Failure(Phase.CONNECT, timed_out=True))).number == 2
+    third = _start(call.failed(1.0, call.attempts, Failure(Phase.CONNECT, timed_out=True)))
     assert third.timeout == third.connect_timeout == pytest.approx(0.2)
-    assert call.failed(1.2, Failure(Phase.CONNECT, timed_out=True)) == (Expire(Phase.CONNECT),)
+    assert call.failed(1.2, call.attempts, Failure(Phase.CONNECT, timed_out=True)) == (Expire(Phase.CONNECT),)
     assert desk.state.breaker is not None
     assert list(desk.state.breaker._outcomes) == [True, True]
 
@@ -707,7 +729,7 @@ def test_one_that_had_nearly_its_usual_time_is_judged() -> None:
     for deadline_at, blamed in ((0.5, 0), (0.89, 0), (0.95, 1), (0.999, 2)):
         call = desk.call(deadline_at=deadline_at)
         _start(call.begin(0.0))
-        assert call.failed(deadline_at, TIMED_OUT) == (Expire(Phase.HEAD),)
+        assert call.failed(deadline_at, call.attempts, TIMED_OUT) == (Expire(Phase.HEAD),)
         assert desk.state.breaker is not None
         assert sum(desk.state.breaker._outcomes) == blamed or desk.state.breaker.state is BreakerState.OPEN
     assert desk.state.breaker is not None
@@ -725,7 +747,7 @@ def test_a_body_that_is_cut_off_is_the_dependencys_fault_unless_the_budget_did_i
         desk = Desk(breaker=EDGY)
         call = desk.call(deadline_at=deadline_at)
         call.begin(0.0)
-        assert call.head(0.5, Head(200)) == (DELIVER,)
+        assert call.head(0.5, call.attempts, Head(200)) == (DELIVER,)
         assert call.end(at, failure) == ((Expire(Phase.BODY),) if expired else ())
         assert desk.state.expiries == ({Phase.BODY: 1} if expired else {})
         assert desk.state.breaker is not None
@@ -737,14 +759,14 @@ def test_the_budget_never_grows_from_attempt_to_attempt() -> None:
     desk = Desk(Luck(0.5), timeout=3.0, connect_timeout=1.0, retry=replace(RETRY, attempts=5), reserve=0.1)
     call = desk.call(deadline_at=9.0)
     actions, now, timeouts = call.begin(0.0), 0.0, []
-    while not isinstance(actions[-1], (type(FAIL), Expire)):
+    while not isinstance(actions[-1], (Fail, Expire)):
         last = actions[-1]
         if isinstance(last, Start):
             assert last.timeout <= 9.0 - 0.1 - now
             assert last.connect_timeout <= last.timeout
             timeouts.append(last.timeout)
             now += 1.5
-            actions = call.failed(now, RESET)
+            actions = call.failed(now, call.attempts, RESET)
         else:
             assert isinstance(last, Wait)
             now = last.until
@@ -760,16 +782,16 @@ def test_the_figures() -> None:
     desk = Desk(Luck(0.0), retry=replace(RETRY, attempts=2), breaker=BreakerPolicy(), bulkhead=2)
     call = desk.call(deadline_at=50.0)
     call.begin(0.0)
-    call.head(1.0, Head(503))
-    call.head(1.5, Head(200))
+    call.head(1.0, call.attempts, Head(503))
+    call.head(1.5, call.attempts, Head(200))
     call.end(2.0, None)
     call = desk.call()
     call.begin(2.0)
-    call.failed(2.5, TIMED_OUT)
-    call.failed(3.0, RESET)
+    call.failed(2.5, call.attempts, TIMED_OUT)
+    call.failed(3.0, call.attempts, RESET)
     call = desk.call(deadline_at=4.0)
     call.begin(3.0)
-    call.failed(4.0, TIMED_OUT)
+    call.failed(4.0, call.attempts, TIMED_OUT)
     call = desk.call()
     call.begin(5.0)
     call.cancel(5.5)

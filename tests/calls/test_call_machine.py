@@ -114,7 +114,7 @@ class CallMachine(RuleBasedStateMachine):
     def head(self, pick: int, head: Head) -> None:
         entry = self._pick("attempt", pick)
         expected = self.account.head(self.now, entry, head)
-        self._check(entry, entry.call.head(self.now, head), expected)
+        self._check(entry, entry.call.head(self.now, entry.call.attempts, head), expected)
 
     @precondition(lambda self: self._at("attempt"))
     @rule(pick=PICKS, failure=FAILURES)
@@ -166,7 +166,10 @@ class CallMachine(RuleBasedStateMachine):
         entry = self.entries[pick % len(self.entries)]
         call = entry.call
         steps: dict[str, list[Callable[[], object]]] = {
-            "attempt": [partial(call.head, self.now, head), partial(call.failed, self.now, failure)],
+            "attempt": [
+                partial(call.head, self.now, call.attempts, head),
+                partial(call.failed, self.now, call.attempts, failure),
+            ],
             "backoff": [partial(call.resume, self.now)],
             "new": [partial(call.begin, self.now)],
         }
@@ -199,7 +202,7 @@ class CallMachine(RuleBasedStateMachine):
             entry = self._begin(("GET", 1e9, True, False))
             assert entry.stage == "attempt", "it is wedged"
             self.account.head(self.now, entry, Head(200))
-            entry.call.head(self.now, Head(200))
+            entry.call.head(self.now, entry.call.attempts, Head(200))
             self.account.end(self.now, entry, None)
             entry.call.end(self.now, None)
         breaker = self.desk.state.breaker
@@ -227,7 +230,7 @@ class CallMachine(RuleBasedStateMachine):
 
     def _failed(self, entry: Entry, failure: Failure) -> None:
         expected = self.account.failed(self.now, entry, failure)
-        self._check(entry, entry.call.failed(self.now, failure), expected)
+        self._check(entry, entry.call.failed(self.now, entry.call.attempts, failure), expected)
 
     def _resume(self, entry: Entry, late: int) -> None:
         self.now = max(self.now, entry.wakes_at + late * TICK)

@@ -168,7 +168,7 @@ class Bare:
                     self.number += 1
                     self.started_at, self.timeout = engine.now, action.timeout
                     seconds, outcome = self.step.ends(action)
-                    engine.after(seconds, partial(self.told, outcome))
+                    engine.after(seconds, partial(self.told, action.number, outcome))
                 case Wait(until):
                     engine.at(until, self.resume)
                 case Deliver():
@@ -180,10 +180,15 @@ class Bare:
                 case _:
                     self.over = True
 
-    def told(self, outcome: Head | Failure) -> None:
+    def told(self, number: int, outcome: Head | Failure) -> None:
         if not self.over:
             now, call = self.engine.now, self.call
-            self.obey(call.head(now, outcome) if isinstance(outcome, Head) else call.failed(now, outcome))
+            told = (
+                call.head(now, number, outcome)
+                if isinstance(outcome, Head)
+                else call.failed(now, number, outcome)
+            )
+            self.obey(told)
 
     def resume(self) -> None:
         if not self.over:
@@ -240,9 +245,9 @@ class Played:
         seconds, outcome = self.step.ends(start)
         return self.clock.now() + seconds, outcome
 
-    def discarded(self) -> None:
+    def discarded(self, number: int) -> None:
         if not self.interrupted:
-            self.record.note(self.clock.now(), Discard())
+            self.record.note(self.clock.now(), Discard(number))
 
     def delivered(self, action: Action) -> tuple[float, Failure | None]:
         """Return until when the body goes on, and how it is cut off."""
@@ -262,8 +267,8 @@ class SyncPlayed(Played):
         self.wait(until)
         return outcome
 
-    def discard(self) -> None:
-        self.discarded()
+    def discard(self, number: int) -> None:
+        self.discarded(number)
 
     def sleep(self, until: float) -> None:
         self.record.note(self.clock.now(), Wait(until))
@@ -310,8 +315,8 @@ class AsyncPlayed(Played):
         await self.wait(until)
         return outcome
 
-    async def discard(self) -> None:
-        self.discarded()
+    async def discard(self, number: int) -> None:
+        self.discarded(number)
 
     async def sleep(self, until: float) -> None:
         self.record.note(self.clock.now(), Wait(until))

@@ -46,5 +46,5 @@ class Downed:
 
     def tell(self, call: Call, *, failed: bool) -> None:
         """End a call."""
-        self.owner.tell(call, Failure(Phase.HEAD) if failed else Head(200))
+        self.owner.tell(call, call.attempts, Failure(Phase.HEAD) if failed else Head(200))
         self.owner.end(call, None)

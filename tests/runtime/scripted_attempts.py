@@ -38,7 +38,7 @@ class Script:
         self.open += isinstance(outcome, Head)
         return outcome
 
-    def discard(self) -> None:
+    def discard(self, number: int) -> None:
         self.asked.append("discard")
         self.open = 0
         if self.at_discard is not None:
@@ -59,8 +59,8 @@ class AsyncScript:
     async def attempt(self, start: Start) -> Head | Failure:
         return self._script.attempt(start)
 
-    async def discard(self) -> None:
-        self._script.discard()
+    async def discard(self, number: int) -> None:
+        self._script.discard(number)
 
     async def sleep(self, until: float) -> None:
         self._script.sleep(until)

@@ -20,7 +20,7 @@ from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
-from resilient_mw.calls.events import DELIVER, Action, Expire, Failure, Head, Phase, Refuse, Start
+from resilient_mw.calls.events import DELIVER, Action, Deliver, Expire, Failure, Head, Phase, Refuse, Start
 from resilient_mw.core import ports
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import Transition
@@ -50,7 +50,7 @@ def _open(owner: DependencyOwner) -> None:
     for _ in range(4):
         call = Call(owner.state, "POST")
         owner.begin(call)
-        owner.tell(call, Failure(Phase.HEAD))
+        owner.tell(call, call.attempts, Failure(Phase.HEAD))
     assert owner.snapshot().breaker == "open"
 
 
@@ -75,7 +75,7 @@ class Upstream:
             self.inside -= 1
         return self.outcome
 
-    def discard(self) -> None:
+    def discard(self, number: int) -> None:
         pass
 
     def sleep(self, until: float) -> None:
@@ -92,7 +92,7 @@ class AsyncUpstream:
     async def attempt(self, start: Start) -> Head | Failure:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._upstream.attempt, start)
 
-    async def discard(self) -> None:
+    async def discard(self, number: int) -> None:
         pass
 
     async def sleep(self, until: float) -> None:
@@ -108,7 +108,7 @@ def _crowd(owner: DependencyOwner, upstream: Upstream, threads: int) -> list[Act
         machine = Call(owner.state, "GET")
         gate.wait(30)
         action = drive_sync.drive(owner, machine, upstream)
-        if action == DELIVER:
+        if isinstance(action, Deliver):
             owner.end(machine, None)
         actions.append(action)
         if len(actions) >= threads - TRIALS:
@@ -158,7 +158,7 @@ async def test_b67_a_crowd_of_tasks_at_the_end_of_the_open_time() -> None:
             await answers.wait()
             return Head(200)
 
-        async def discard(self) -> None: ...
+        async def discard(self, number: int) -> None: ...
 
         async def sleep(self, until: float) -> None: ...
 
@@ -304,7 +304,7 @@ def test_an_abandoned_call_gives_its_slot_back_at_once() -> None:
     owner = DependencyOwner(_dependency(bulkhead=1), ManualClock())
     call = Call(owner.state, "GET")
     owner.begin(call)
-    owner.tell(call, Head(200))
+    owner.tell(call, call.attempts, Head(200))
     owner.abandon(call)
     assert owner.state.in_use == 0
     owner.abandon(call)
@@ -344,7 +344,7 @@ def test_a_call_that_was_abandoned_while_others_held_the_lock_is_cleared_up_by_t
         waiting, lost = Call(owner.state, "GET"), Call(owner.state, "GET")
         for call in (waiting, lost):
             owner.begin(call)
-        owner.tell(waiting, Failure(Phase.HEAD))
+        owner.tell(waiting, waiting.attempts, Failure(Phase.HEAD))
         with owner._lock:
             owner.abandon(lost)
             assert owner.state.in_use == 1
@@ -398,12 +398,12 @@ def test_early_timers_and_the_clock() -> None:
     )
     call = Call(owner.state, "GET", deadline_at=100.0)
     owner.begin(call)
-    owner.tell(call, Failure(Phase.HEAD))
+    owner.tell(call, call.attempts, Failure(Phase.HEAD))
     assert owner.resume(call, 4.0) == (Start(2, 2.0, 0.5),)
     assert owner.budget(call) == pytest.approx(6.0)
     clock.advance(6.0)
     assert owner.budget(call) == 0.0
-    assert owner.tell(call, Failure(Phase.HEAD, timed_out=True))[0] != Expire(Phase.HEAD)
+    assert owner.tell(call, call.attempts, Failure(Phase.HEAD, timed_out=True))[0] != Expire(Phase.HEAD)
 
 
 def _first_jitter(dependency: Dependency, results: Any) -> None:

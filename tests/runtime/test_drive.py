@@ -14,9 +14,10 @@ from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import (
     DELIVER,
-    FAIL,
     Action,
+    Deliver,
     Expire,
+    Fail,
     Failure,
     Head,
     Phase,
@@ -81,7 +82,7 @@ def test_an_answer_is_delivered_and_its_slot_is_still_held(run: Run) -> None:
 @both
 def test_bad_answers_are_closed_waits_are_waited_and_the_last_one_is_delivered_open(run: Run) -> None:
     setting, script = Setting(), Script([Head(503), RESET, Head(503)])
-    assert run(setting, script) == DELIVER
+    assert run(setting, script) == Deliver(3)
     starts = [asked for asked in script.asked if isinstance(asked, Start)]
     assert [start.number for start in starts] == [1, 2, 3]
     assert [type(asked) for asked in script.asked] == [Start, str, float, Start, float, Start]
@@ -94,7 +95,7 @@ def test_without_a_back_off_nobody_sleeps(run: Run) -> None:
         Setting(backoff=0.0),
         Script([Head(503), RESET, RESET], at_sleep=AssertionError("slept")),
     )
-    assert run(setting, script) == FAIL
+    assert run(setting, script) == Fail(3)
     assert setting.nothing_held()
 
 
@@ -122,7 +123,7 @@ def test_the_end_of_the_budget_is_told_with_its_phase(run: Run) -> None:
 def test_a_back_off_that_ends_a_hair_early_is_taken_for_its_end(run: Run) -> None:
     # The clock stands still while the script "sleeps", so it is always early.
     setting, script = Setting(), Script([RESET, Head(200)])
-    assert run(setting, script) == DELIVER
+    assert run(setting, script) == Deliver(2)
     assert setting.owner.state.budget is None
 
 
@@ -192,7 +193,7 @@ async def test_a_second_cancel_during_the_clean_up_passes_too_and_the_slot_is_ba
             await asyncio.sleep(3600)
             return Head(200)
 
-        async def discard(self) -> None:
+        async def discard(self, number: int) -> None:
             closing.set()
             await asyncio.sleep(3600)
 

@@ -1,0 +1,83 @@
+"""What a call is made of: its stage, what it shares with calls that are alike, and its attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from resilient_mw.calls.breaker import Breaker, Permit
+from resilient_mw.calls.classify import OK
+from resilient_mw.calls.events import Failure
+
+EARLY = 0.001
+"""Seconds by which a timer may fire before its instant and still be taken for it."""
+STATUS_CLASSES = {1: "1xx", 2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
+"""The labels of outcomes that are heads."""
+
+
+class Stage(Enum):
+    """Where a call stands."""
+
+    NEW = "new"
+    ATTEMPT = "attempt"
+    BACKOFF = "backoff"
+    BODY = "body"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What calls that are alike have in common: made once for many of them.
+
+    Attributes:
+        group: the route group that they belong to; empty: none.
+    """
+
+    group: str = ""
+
+
+USUAL = Facts()
+
+
+class Attempt:
+    """An attempt that holds a bulkhead slot, and a permit of the breaker until it is judged.
+
+    Args:
+        number: 1 for the first one of its call.
+        permit: of the breaker; None: there is none.
+        now: the instant of its start.
+        timeout: seconds that it may take, its body included; inf: no bound.
+
+    Attributes:
+        until: the instant of its end.
+        by_budget: whether the caller's budget ends it, and not a timeout of the dependency.
+        cut_short: whether it had so little that its end by the budget says nothing about the dependency.
+        lost: whether another attempt of its call was faster: what becomes of it says nothing.
+        verdict: what its head says.
+        outcome: the label of its head; empty: there is none yet.
+    """
+
+    __slots__ = (
+        "by_budget", "cut_short", "lost", "number", "outcome", "permit", "started_at", "until", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, number: int, permit: Permit | None, now: float, timeout: float) -> None:
+        self.number = number
+        self.permit = permit
+        self.started_at = now
+        self.until = now + timeout
+        self.by_budget = False
+        self.cut_short = False
+        self.lost = False
+        self.verdict = OK
+        self.outcome = ""
+
+    def expired(self, now: float, failure: Failure) -> bool:
+        """Return whether the caller's budget ended it, and not one of the dependency's own timeouts."""
+        return failure.timed_out and self.by_budget and now >= self.until - EARLY
+
+    def judge(self, now: float, breaker: Breaker | None, *, failed: bool | None) -> None:
+        """Hand the permit back with what the attempt says, once."""
+        permit, self.permit = self.permit, None
+        if permit is not None and breaker is not None:
+            breaker.record(now, permit, failed=failed)
