@@ -258,9 +258,9 @@ class Account:
             assert real is not None
             assert real.state is self.breaker.state
             assert real._period == self.breaker._period
-            assert list(real._outcomes) == list(self.breaker._outcomes)
-            assert real._trials == self.breaker._trials
-            assert real._passed == self.breaker._passed
+            assert real.recent.outcomes() == self.breaker.recent.outcomes()
+            assert real._trials._begun == self.breaker._trials._begun
+            assert real._trials._passed == self.breaker._trials._passed
         if state.budget is not None:
             kept = state.budget._retries
             known = sorted([*self.begun, *self.reserved])
