@@ -1,1 +1,5 @@
 """F1: outgoing calls, as pure decisions: when to try, when to try again, when not to ask at all."""
+
+from resilient_mw.calls.timeout import TimeoutPolicy
+
+__all__ = ["TimeoutPolicy"]
