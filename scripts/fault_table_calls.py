@@ -164,20 +164,14 @@ CALLS_FAULTS = (
     )),
     # -- B62: who is told
     Fault("b62_told_to_everybody", PREPARE,
-        "                return owner\n        return None", "                return owner\n        return self._owners[0][1]",
+        "        if not candidates:\n            return None", "        if not candidates:\n            return self._rules[0][1]",
         (HEADERS + "b62_each_hop_of_a_redirect_is_looked_at_anew",
          HEADERS + "b62_what_goes_to_nobody_of_ours_passes_as_it_is")),
     Fault("b62_told_to_another_scheme", MATCH,
-        "if (self.host, self.port, self.scheme) != (other.host, other.port, other.scheme):\n"
-        "            return False\n        return other.path.startswith(self.path) if self.below else other.path",
-        "if (self.host, self.port) != (other.host, other.port):\n"
-        "            return False\n        return other.path.startswith(self.path) if self.below else other.path",
+        "if scheme != self.scheme:", "if False:",
         (HEADERS + "b62_another_scheme_is_somebody_else",)),
     Fault("b62_told_to_another_port", MATCH,
-        "if (self.host, self.port, self.scheme) != (other.host, other.port, other.scheme):\n"
-        "            return False\n        return other.path.startswith(self.path) if self.below else other.path",
-        "if (self.host, self.scheme) != (other.host, other.scheme):\n"
-        "            return False\n        return other.path.startswith(self.path) if self.below else other.path",
+        "return host == self.host and port == self.port", "return host == self.host",
         (HEADERS + "b62_other_ports_hosts_and_user_information_are_somebody_else",)),
     Fault("b62_told_twice", PREPARE,
         "copy.headers[self._header] = allowance",
@@ -227,7 +221,7 @@ CALLS_FAULTS = (
         "frozenset(range(500, 600)) - {501, 505}", "frozenset(range(400, 600))",
         (CASES + "b70_one_callers_mistakes_take_the_dependency_from_nobody",)),
     Fault("b70_one_circuit_for_the_whole_host", MATCH,
-        "return other.path.startswith(self.path) if self.below else other.path == self.path\n\n    def covers", "return True\n\n    def covers",
+        "return path.startswith(self.path) if self.below else path == self.path\n\n    def covers", "return True\n\n    def covers",
         (CASES + "b70_parts_of_a_host_that_are_dependencies_of_their_own_fail_on_their_own",)),
     Fault("b70_our_own_pool_blamed", FACTS, "ours=phase is Phase.POOL or _went_stale(", "ours=_went_stale(", (
         RETRIES + "b58_waiting_for_our_own_pool_is_no_failure_of_the_dependency",

@@ -16,6 +16,7 @@ PORTS = {"http": 80, "https": 443}
 DEVIATIONS = frozenset("ßς\u200c\u200d")
 """Characters whose ASCII form depends on the version of the standard (UTS 46): two hosts, and nobody can tell which."""
 
+_ANY_HOST = re.compile(r"\*(\.[a-z0-9_-]+)*")
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]+")
 
 
@@ -65,9 +66,11 @@ def one_spelling(host: str) -> str:
 class MatchRule:
     """One pattern: `http://prices/*`, `https://api.example/v1/*`, `http://prices/price` (exactly this path).
 
+    `https://*.example/*` means every host below `example`, `https://*/*` every host; without a port, on every port.
+
     Attributes:
         pattern: as it was written.
-        scheme, host, port: of the target.
+        scheme, host, port: of the target; a host that begins with `*` stands for many, and port 0 for all ports then.
         path: the path, or what comes before `*`.
         below: whether every path that begins like this matches.
     """
@@ -81,9 +84,15 @@ class MatchRule:
 
     def matches(self, other: Target) -> bool:
         """Return whether a request goes here."""
-        if (self.host, self.port, self.scheme) != (other.host, other.port, other.scheme):
+        return self.is_at(other.scheme, other.host, other.port) and self.takes(other.path)
+
+    def is_at(self, scheme: str, host: str, port: int) -> bool:
+        """Return whether requests to a scheme, host and port may go here, depending on their path."""
+        if scheme != self.scheme:
             return False
-        return self.takes(other.path)
+        if self.host.startswith("*"):
+            return host.endswith(self.host[1:]) and host != "" and self.port in (0, port)
+        return host == self.host and port == self.port
 
     def takes(self, path: str) -> bool:
         """Return whether a request for a path at this rule's scheme, host and port goes here."""
@@ -91,7 +100,7 @@ class MatchRule:
 
     def covers(self, other: MatchRule) -> bool:
         """Return whether every request that `other` matches is matched by this rule."""
-        if (self.host, self.port, self.scheme) != (other.host, other.port, other.scheme):
+        if not self.is_at(other.scheme, other.host, other.port):
             return False
         return other.path.startswith(self.path) if self.below else not other.below and other.path == self.path
 
@@ -116,8 +125,10 @@ def parse_rule(pattern: object) -> MatchRule:
     below = path.endswith("*")
     path = path.removesuffix("*")
     place = target(parts.scheme, host, port, path)
-    if parts.scheme not in PORTS or not _HOST.fullmatch(place.host) or "*" in path:
+    many = _ANY_HOST.fullmatch(place.host) is not None
+    if parts.scheme not in PORTS or not (many or _HOST.fullmatch(place.host)) or "*" in path:
         raise ValueError(problem)
     if parts.query or parts.fragment or "@" in parts.netloc or (below and not path.endswith("/")):
         raise ValueError(problem)
-    return MatchRule(pattern, place.scheme, place.host, place.port, place.path, below)
+    port = 0 if many and port is None else place.port
+    return MatchRule(pattern, place.scheme, place.host, port, place.path, below)

@@ -59,9 +59,7 @@ class Directory:
         scheme, host, port = origin
         place = target(scheme, host.decode("ascii"), port, "/")
         found = tuple(
-            (rule, owner)
-            for rule, owner in self._rules
-            if (rule.scheme, rule.host, rule.port) == (place.scheme, place.host, place.port)
+            (rule, owner) for rule, owner in self._rules if rule.is_at(place.scheme, place.host, place.port)
         )
         if len(self._origins) >= self.MOST_ORIGINS:
             self._origins.clear()

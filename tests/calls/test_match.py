@@ -92,7 +92,7 @@ def test_b74_addresses_have_one_spelling() -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "", "prices", "prices/*", "//prices/*", "ftp://prices/*", "http:///x", "http://*/x", "http://*.example/*",
+        "", "prices", "prices/*", "//prices/*", "ftp://prices/*", "http:///x", "http://*x/x", "http://a.*.example/*",
         "http://prices/a*", "http://prices/*/a", "http://prices/**", "http://prices/*?x=1", "http://prices/?x",
         "http://prices/#a", "http://user@prices/*", "http://user:secret@prices/*", "http://@prices/*",
         "http://prices:http/*", "http://prices:99999/*", "http://pri ces/*", "http://[::1/*", "http://a..b/*", "http://ü..b/*",
@@ -124,3 +124,39 @@ def test_a_rule_covers_what_it_matches_all_of() -> None:
     for first, second in itertools.product(rules, rules):
         expected = all(first.matches(each) for each in targets if second.matches(each))
         assert first.covers(second) is expected, (first.pattern, second.pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "scheme", "host", "port", "expected"),
+    [
+        ("https://*/*", "https", "x1.example", None, True),
+        ("https://*/*", "https", "x1.example", 8443, True),
+        ("https://*/*", "http", "x1.example", 443, False),
+        ("https://*/*", "https", "", None, False),
+        ("https://*:443/*", "https", "x1.example", None, True),
+        ("https://*:443/*", "https", "x1.example", 8443, False),
+        ("https://*.Example/*", "https", "A.X1.EXAMPLE.", None, True),
+        ("https://*.example/*", "https", "example", None, False),
+        ("https://*.example/*", "https", "evilexample", None, False),
+        ("https://*.b\u00fccher.example/*", "https", "a.xn--bcher-kva.example", None, True),
+    ],
+)
+def test_many_hosts(pattern: str, scheme: str, host: str, port: int | None, expected: bool) -> None:
+    assert _matches(pattern, scheme, host, port, "/") is expected
+
+
+@pytest.mark.parametrize("pattern", ["https://a*/*", "https://a.*.b/*", "https://**/*", "https://*./*."])
+def test_a_star_stands_for_the_beginning_of_a_host_only(pattern: str) -> None:
+    with pytest.raises(ValueError, match="match="):
+        parse_rule(pattern)
+
+
+def test_rules_for_many_hosts_cover_others() -> None:
+    every, some, one = (parse_rule(f"https://{host}/*") for host in ("*", "*.example", "api.example"))
+    assert every.covers(some)
+    assert every.covers(one)
+    assert some.covers(one)
+    assert some.covers(some)
+    assert not some.covers(every)
+    assert not one.covers(some)
+    assert not parse_rule("https://*:443/*").covers(every)
