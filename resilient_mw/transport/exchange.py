@@ -64,6 +64,8 @@ class Exchange:
         failure = failure_of(self.library, error, scope, consumed=self.sending.consumed)
         if failure is not None:
             self.error = error
+            told: Any = error
+            told.phase = failure.phase  # Where it died, also where the error is the library's own.
             if failure.timed_out:
                 error.add_note(self._limits(failure.phase))
         return failure
@@ -131,6 +133,7 @@ class Exchange:
     def _body_timeout(self) -> Exception:
         error: Any = self.library.timed_out(Phase.BODY, "the response body was not over in time")
         error.request = self.request
+        error.phase = Phase.BODY
         error.add_note(self._limits(Phase.BODY))
         result: Exception = error
         return result

@@ -74,7 +74,11 @@ class Delivery:
             return error
         self._over = True
         actions = self._owner.end(self._call, Failure(Phase.BODY, timed_out=timed_out))
-        return self.expired() if actions else error
+        if actions:
+            return self.expired()
+        told: Any = error
+        told.phase = Phase.BODY
+        return error
 
     def interrupted(self) -> None:
         """Tell that the caller gave up."""
