@@ -21,6 +21,10 @@ from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import RouteRule
 from resilient_mw.runtime.context import RequestContext, budget, current
 from resilient_mw.runtime.degrade import degradable
+from resilient_mw.runtime.guarding import use_guards
+
+use_guards()
+del use_guards
 
 __all__ = [
     "Band",

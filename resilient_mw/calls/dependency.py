@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar, overload
 
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.guarded import Exceptions, check_exceptions
 from resilient_mw.calls.match import MatchRule, Target, parse_rule
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.errors import ResilienceWarning
-from resilient_mw.core.ports import DependencySource
+from resilient_mw.core.ports import DependencySource, FunctionCalls, function_calls
 from resilient_mw.core.snapshot import DependencySnapshot
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -26,7 +31,8 @@ class Dependency:
 
     Attributes:
         name: a stable name, also a metric label.
-        match: the requests that go to it: a pattern like `http://prices/*`, or several.
+        match: the requests that go to it: a pattern like `http://prices/*`, or several. Empty: it is
+            used by `call`, `acall` and `guard` only.
         timeout: seconds that one attempt may take, its body included, however large the caller's budget is. None: only
             the budget bounds it.
         connect_timeout: seconds for name resolution, connecting and TLS.
@@ -38,6 +44,9 @@ class Dependency:
         smallest_budget: seconds; with less nothing is sent.
         deadline_header: the field that tells the dependency what is left, in milliseconds; None: none is sent.
         trusted: whether its `X-Refusal-Reason` is believed: the work was not begun, so any method may be repeated.
+        exceptions: what the exceptions of guarded functions say about it, by class: `failed`, `timeout`, `unsent`,
+            `neutral` or `answered`; or a function that says it. By default a `TimeoutError` is a timeout, `CallRefused`
+            is neutral and every other one says that it failed.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -46,7 +55,7 @@ class Dependency:
     """
 
     name: str
-    match: str | Sequence[str]
+    match: str | Sequence[str] = ()
     timeout: float | None = field(default=2.0, kw_only=True)
     connect_timeout: float | None = field(default=0.5, kw_only=True)
     total_timeout: float | None = field(default=10.0, kw_only=True)
@@ -57,6 +66,7 @@ class Dependency:
     smallest_budget: float = field(default=0.005, kw_only=True)
     deadline_header: str | None = field(default="X-Request-Timeout-Ms", kw_only=True)
     trusted: bool = field(default=True, kw_only=True)
+    exceptions: Exceptions | None = field(default=None, kw_only=True, repr=False)
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
     owner: list[DependencySource] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""
@@ -79,11 +89,7 @@ class Dependency:
                 f"{field_of}total_timeout={self.total_timeout!r} is not allowed: it must be above reserve + "
                 f"smallest_budget, {kept:g}, or nothing would ever be sent"
             )
-        patterns = (self.match,) if isinstance(self.match, str) else tuple(self.match)
-        if not patterns:
-            raise ValueError(
-                f"{field_of}match={self.match!r} is not allowed: it must name at least one pattern"
-            )
+        patterns = (self.match,) if isinstance(self.match, str) and self.match else tuple(self.match)
         object.__setattr__(self, "rules", tuple(parse_rule(pattern) for pattern in patterns))
         for warning in self._warnings():
             warnings.warn(f"{field_of}{warning}", ResilienceWarning, stacklevel=3)
@@ -114,6 +120,7 @@ class Dependency:
             if not right:
                 value = getattr(self, name)
                 raise ValueError(f"{field_of}{name}={value!r} is not allowed: it must be {allowed}")
+        check_exceptions(field_of + "exceptions", self.exceptions)
 
     def _warnings(self) -> Iterator[str]:
         if self.breaker is not None and self.timeout is None:
@@ -131,15 +138,51 @@ class Dependency:
         """Return whether a request goes to this dependency."""
         return any(rule.matches(target) for rule in self.rules)
 
+    def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function as a call to this dependency: an SDK, SQL, a stub of gRPC. Return what it returns.
+
+        `current()` inside it knows the attempt's deadline. A thread cannot be interrupted: what comes late is returned,
+        and counted. It runs once, unless what it raises says that it never began; `guard(idempotent=True).call(...)` may
+        repeat it.
+
+        Raises:
+            CallRefused: the circuit is open, the bulkhead full or the budget too small.
+            DeadlineExceeded: the deadline has passed, or the attempt's time; its `phase` says where.
+            Exception: what the function raised, unchanged.
+        """
+        return function_calls(self, idempotent=False).call(fn, *args, **kwargs)
+
+    async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Await what a function returns as a call to this dependency; as `call`, and cancelled when its time is over."""
+        return await function_calls(self, idempotent=False).acall(fn, *args, **kwargs)
+
+    @overload
+    def guard(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def guard(self, /, *, idempotent: bool = False) -> FunctionCalls: ...
+    def guard(
+        self, function: Callable[P, R] | None = None, /, *, idempotent: bool = False
+    ) -> Callable[P, R] | FunctionCalls:
+        """Return a function, sync or async, guarded: each call of it is a call to this dependency. A decorator.
+
+        `guard(idempotent=True)` is one too, for functions that may run again after a failure; it also has `call` and
+        `acall`, for a single call.
+
+        Raises:
+            TypeError: it is no function, or a generator function.
+        """
+        calls = function_calls(self, idempotent=idempotent)
+        return calls if function is None else calls(function)
+
     def snapshot(self) -> DependencySnapshot:
         """Return the figures of this instant: calls, attempts, what is in use, and how the circuit has changed.
 
         Raises:
-            RuntimeError: no transport was made with this dependency object.
+            RuntimeError: no transport was made with this dependency object, and no function guarded.
         """
         if not self.owner:
             raise RuntimeError(
-                f"Dependency({self.name!r}) has no figures yet: make a transport with this very object first"
+                f"Dependency({self.name!r}) has no figures yet: make a transport with this very object first, or guard a function"
             )
         return self.owner[0].snapshot()
 
@@ -154,6 +197,11 @@ def check_dependencies(dependencies: Sequence[Dependency]) -> tuple[Dependency, 
     for dependency in dependencies:
         if not isinstance(dependency, Dependency):
             raise ValueError(f"dependencies holds {dependency!r}: each of them must be a Dependency")
+        if not dependency.rules:
+            raise ValueError(
+                f"dependency {dependency.name!r} gets no request: its match names no pattern. Give it one, or use its "
+                "call(), acall() and guard()"
+            )
         for earlier in seen:
             if earlier.name == dependency.name:
                 raise ValueError(f"dependencies name {dependency.name!r} twice: each name may stand once")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from resilient_mw.core.snapshot import AppSnapshot, DependencySnapshot
@@ -41,11 +41,40 @@ class PoolSource(Protocol):
         ...
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FunctionCalls(Protocol):
+    """Calls functions for a dependency, and is a decorator that has it called like this."""
+
+    def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function and return what it returns."""
+        ...
+
+    async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Await what a function returns."""
+        ...
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function guarded."""
+        ...
+
+
+class MakeFunctionCalls(Protocol):
+    """Makes what calls the functions of a dependency."""
+
+    def __call__(self, dependency: object, idempotent: bool) -> FunctionCalls:
+        """Return it."""
+        ...
+
+
 SourceT = TypeVar("SourceT")
 
 _sources: WeakSet[SnapshotSource] = WeakSet()
 _dependencies: WeakSet[DependencySource] = WeakSet()
 _pools: WeakSet[PoolSource] = WeakSet()
+_makers: list[MakeFunctionCalls] = []
 
 
 def register(source: SnapshotSource) -> None:
@@ -83,6 +112,22 @@ def register_pool(source: PoolSource) -> None:
 def pool_sources() -> list[PoolSource]:
     """Return every live pool, in no particular order."""
     return _alive(_pools)
+
+
+def use_function_calls(maker: MakeFunctionCalls) -> None:
+    """Have the functions of dependencies called by what this makes."""
+    _makers[:] = [maker]
+
+
+def function_calls(dependency: object, *, idempotent: bool) -> FunctionCalls:
+    """Return what calls the functions of a dependency.
+
+    Raises:
+        RuntimeError: nothing in this process can.
+    """
+    if not _makers:
+        raise RuntimeError("nothing here calls functions: import resilient_mw first")
+    return _makers[0](dependency, idempotent)
 
 
 def _alive(sources: WeakSet[SourceT]) -> list[SourceT]:

@@ -1,0 +1,289 @@
+"""Calls of functions: SDKs, SQL, stubs of gRPC. The machine and the drivers are those of the transports.
+
+An attempt is one run of the function. `current()` inside it knows the attempt's deadline, so resilient clients, `check()` and
+`remaining()` there obey it. A coroutine is cancelled at that instant; a function in a thread cannot be: what it returns
+late is returned, and counted as an attempt that took too long.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import threading
+import warnings
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any
+
+from resilient_mw.calls.attempt import EARLY
+from resilient_mw.calls.call import Call
+from resilient_mw.calls.dependency import Dependency
+from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Phase, Refuse, Start
+from resilient_mw.calls.guarded import ANSWER, FUNCTION, OUTCOMES, OVERRUN, Effect, effect_of
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.errors import CallRefused, DeadlineExceeded, RequestCancelled, ResilienceWarning
+from resilient_mw.core.rejection import REFUSAL_RULES
+from resilient_mw.runtime import drive_async, drive_sync
+from resilient_mw.runtime.context import current
+from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.runtime.within import Within
+
+DOING = {
+    Phase.HEAD: "in the function",
+    Phase.BACKOFF: "waiting for the next attempt",
+    Phase.BULKHEAD: "waiting for a bulkhead slot",
+}
+
+
+class CallExpired(DeadlineExceeded):
+    """A guarded call was not over in time: the caller's budget ended it, or the dependency's own timeout its last attempt.
+
+    Attributes:
+        phase: where it was: `head` in the function, `backoff` or `bulkhead` before it.
+        dependency: the name of the dependency.
+    """
+
+    def __init__(self, message: str, phase: Phase, dependency: str) -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.dependency = dependency
+
+
+class Guarding:
+    """How functions of one dependency are called: made by `Dependency.guard()`, and a decorator itself.
+
+    Args:
+        dependency: the dependency.
+        idempotent: whether a function may run a second time although the dependency may have acted on the first one.
+    """
+
+    __slots__ = ("_idempotent", "_owner")
+
+    def __init__(self, dependency: Dependency, *, idempotent: bool = False) -> None:
+        self._owner = owner_of(dependency)
+        self._idempotent = idempotent
+
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function and return what it returns; see `Dependency.call`."""
+        run = SyncRun(self._owner, self._idempotent, fn, args, kwargs)
+        return run.outcome(drive_sync.drive(self._owner, run.call, run))
+
+    async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Await what a function returns; see `Dependency.acall`."""
+        run = AsyncRun(self._owner, self._idempotent, fn, args, kwargs)
+        return run.outcome(await drive_async.drive(self._owner, run.call, run))
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function guarded: each call of it is a call to the dependency.
+
+        Raises:
+            TypeError: it is no function, or a generator function.
+        """
+        if not callable(function):
+            raise TypeError(f"Dependency.guard takes a function, and not {function!r}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"Dependency.guard cannot guard the generator function {function!r}: its body runs where it is read. "
+                "Guard the function that reads it"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def acall(*args: Any, **kwargs: Any) -> Any:
+                return await self.acall(function, *args, **kwargs)
+
+            return acall
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.call(function, *args, **kwargs)
+
+        return call
+
+
+class Run:
+    """One call: what the two halves have in common.
+
+    Args:
+        owner: the owner of the dependency's state.
+        idempotent: whether the function may be repeated.
+        function: what is called.
+        args, kwargs: with what.
+
+    Attributes:
+        call: the call machine.
+    """
+
+    def __init__(
+        self,
+        owner: DependencyOwner,
+        idempotent: bool,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        now = owner.clock.now()
+        self.call = Call(
+            owner.state, FUNCTION, deadline_at=_deadline_at(owner.dependency, now), keyed=idempotent
+        )
+        self._owner = owner
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._until = math.inf
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def begins(self, start: Start) -> None:
+        """Take note of an attempt that begins."""
+        self._value = self._error = None
+        self._until = self._owner.clock.now() + start.timeout
+
+    def broke(self, error: Exception) -> Head | Failure:
+        """Keep what the function raised; return what it says."""
+        self._error = error
+        if type(error) is DeadlineExceeded and self._owner.clock.now() >= self._until - EARLY:
+            self._error = self._overdue(error)
+        exceptions = self._owner.dependency.exceptions
+        try:
+            effect = effect_of(exceptions, error)
+        except Exception as mistake:  # noqa: BLE001  code of the user
+            # Whatever the hook thinks, the caller is to see what his function raised.
+            warnings.warn(
+                f"Dependency({self._owner.dependency.name!r}).exceptions could not say what {error!r} means: {mistake!r}. "
+                "It counts as failed",
+                ResilienceWarning,
+                stacklevel=2,
+            )
+            effect = Effect.FAILED
+        return OUTCOMES[effect]
+
+    def outcome(self, action: Action) -> Any:
+        """Return what the last attempt returned.
+
+        Raises:
+            CallExpired: the caller's budget is over.
+            CallRefused: the function was not called (again).
+            Exception: what the last attempt raised.
+        """
+        # What is raised knows this frame: it must not know the error in turn, or both wait for a collection.
+        error, value, raised = self._error, self._value, None
+        self._error = self._value = None
+        try:
+            if isinstance(action, Deliver):
+                late = self._owner.clock.now() >= self._until
+                self._owner.end(self.call, OVERRUN if late else None)
+                if error is None:
+                    return value
+                raise error
+            raised = self._raised(action, error)
+            if raised is error:
+                raise raised
+            raise raised from error
+        finally:
+            del error, raised
+
+    def _raised(self, action: Action, error: Exception | None) -> Exception:
+        name = self._owner.dependency.name
+        if isinstance(action, Expire):
+            return CallExpired(
+                f"the deadline passed in attempt {self.call.attempts} at {name!r}, "
+                f"{DOING.get(action.phase, action.phase.value)}. The caller's budget ended the call, not a timeout of the "
+                "dependency: give it more time (a larger deadline, or budget()), or ask for less",
+                action.phase,
+                name,
+            )
+        if isinstance(action, Refuse):
+            made = (
+                f"{action.attempts} attempt(s) were made before" if action.attempts else "It was not called"
+            )
+            when = f"It may be different in {action.retry_in:.1f} s. " if action.retry_in else ""
+            return CallRefused(
+                f"the dependency {name!r} is not asked at the moment: {REFUSAL_RULES[action.reason].title} "
+                f"({action.reason.value}). {when}{made}. Answer without it, or change the limits of Dependency({name!r})",
+                action.reason,
+                name,
+                action.retry_in,
+            )
+        return error or RuntimeError(f"the call ended with {action!r} and without an error")
+
+    def _overdue(self, error: DeadlineExceeded) -> CallExpired:
+        dependency = self._owner.dependency
+        overdue = CallExpired(
+            f"attempt {self.call.attempts} at {dependency.name!r} was not over in time: "
+            f"Dependency(timeout={dependency.timeout}) and the caller's budget bound it",
+            Phase.HEAD,
+            dependency.name,
+        )
+        overdue.__cause__ = error
+        return overdue
+
+    def woken(self) -> None:
+        """Go on after a back-off, unless the request is over for another cause than its deadline."""
+        reason = current().cancel_reason
+        if reason is not None and reason is not CancelReason.DEADLINE:
+            raise RequestCancelled(reason)
+
+
+class SyncRun(Run):
+    """A call from a thread: what the driver is given."""
+
+    def attempt(self, start: Start) -> Head | Failure:
+        """Run the function once."""
+        self.begins(start)
+        try:
+            with Within(current(), start.timeout):
+                value = self._function(*self._args, **self._kwargs)
+        except RequestCancelled:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever the function raises
+            return self.broke(error)
+        if isinstance(value, CoroutineType):
+            value.close()
+            raise TypeError(f"{self._function!r} is a coroutine function: use acall() for it")
+        self._value = value
+        return ANSWER
+
+    def discard(self, number: int) -> None:  # noqa: ARG002  there is one at a time
+        """Let go of what the last attempt returned."""
+        self._value = None
+
+    def sleep(self, until: float) -> None:
+        """Wait until an instant."""
+        threading.Event().wait(max(0.0, until - self._owner.clock.now()))
+        self.woken()
+
+
+class AsyncRun(Run):
+    """A call from a coroutine: what the driver is given."""
+
+    async def attempt(self, start: Start) -> Head | Failure:
+        """Run the function once; it is cancelled when the attempt's time is over."""
+        self.begins(start)
+        try:
+            async with Within(current(), start.timeout):
+                self._value = await self._function(*self._args, **self._kwargs)
+        except RequestCancelled:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever the function raises
+            return self.broke(error)
+        return ANSWER
+
+    async def discard(self, number: int) -> None:  # noqa: ARG002  there is one at a time
+        """Let go of what the last attempt returned."""
+        self._value = None
+
+    async def sleep(self, until: float) -> None:
+        """Wait until an instant."""
+        import asyncio
+
+        await asyncio.sleep(max(0.0, until - self._owner.clock.now()))
+        self.woken()
+
+
+def _deadline_at(dependency: Dependency, now: float) -> float:
+    left = current().remaining()
+    if left == math.inf and dependency.total_timeout is not None:
+        left = dependency.total_timeout
+    return now + left
