@@ -111,7 +111,7 @@ FAULTS = (
         "self.in_use = in_use\n        state.slots += cost\n        if False:",
         (MACHINE,)),
     Fault("reservation_ignored", SLOTS,
-        "return self.limit - self.in_use - self._unfilled + state.unfilled", "return self.limit - self.in_use",
+        "return self.limit - self.in_use - self.unfilled + state.unfilled", "return self.limit - self.in_use",
         (UNIT + "test_reserved_slots_stay_free_for_their_class",)),
     Fault("unbounded_queue", CONTROLLER,
         "if loser is None and (self.waiting >= self.queue_length or len(state.queue) >= state.most):", "if False:",

@@ -141,7 +141,7 @@ ASGI_FAULTS = (
     Fault(
         "asgi_b37",
         "resilient_mw/admission/slots.py",
-        "        if in_use > self.limit - self._unfilled + state.unfilled:\n",
+        "        if in_use > self.limit - self.unfilled + state.unfilled:\n",
         "        if False:\n",
         ("tests/asgi/test_field_cases.py::test_b37_a_burst_in_one_turn_of_the_loop_passes_no_bound",),
     ),

@@ -52,9 +52,7 @@ class AdmissionController(Phases):
     def arrive(
         self, now: float, route: RouteEntry, cost: int, deadline_at: float, tenant: str | None = None
     ) -> Decision:
-        """Decide about a request that has just arrived.
-
-        Whoever names a tenant here names it in `release` too.
+        """Decide about a request that has just arrived. Whoever names a tenant here names it in `release` too.
 
         Returns:
             The shared `ADMITTED`, a queued decision with its waiter, or a refusal; with the waiters that this
@@ -71,7 +69,15 @@ class AdmissionController(Phases):
             state.know_tenants()
         if self.waiting or self.attentive:
             return self._arrive_in_a_crowd(now, route, cost, deadline_at, tenant)
-        if self.slots.try_take(state, cost):
+        slots = self.slots
+        if not state.reserved and state.tenants is None:
+            in_use = slots.in_use + cost  # try_take() for a class without reserve, without a call
+            if in_use <= slots.limit - slots.unfilled:
+                slots.in_use = in_use
+                state.slots += cost
+                route.admitted += 1
+                return ADMITTED
+        elif slots.try_take(state, cost):
             if state.tenants is not None:
                 state.tenants.took(tenant, cost)
             route.admitted += 1
@@ -108,9 +114,10 @@ class AdmissionController(Phases):
         else:
             self.forecast.finish(route, outcome, ran)
         state = self.classes[route.rank]
-        if self.waiting or route.rank < 0 or state.tenants is not None:
+        if self.waiting or route.rank < 0 or state.tenants is not None or state.reserved or state.slots < cost:
             return self.release(now, route, cost, tenant)
-        self.slots.give_back(state, cost)
+        self.slots.in_use -= cost  # give_back() for a class without reserve, without a call
+        state.slots -= cost
         return NOBODY
 
     def tick(self, now: float) -> Settled:
@@ -260,16 +267,12 @@ class AdmissionController(Phases):
             state.tenants.gave_back(waiter.tenant, waiter.cost)
 
     def _expire(self, now: float) -> Settled:
-        waiter = self._timetable.pop_due(now)
-        if waiter is None:
-            return NOBODY
         expired = []
-        while waiter is not None:
+        while (waiter := self._timetable.pop_due(now)) is not None:
             self._remove(now, waiter, WaiterState.REFUSED)
             late = now >= waiter.deadline_at
             self._refuse_waiter(now, waiter, Reason.EXPIRED_IN_QUEUE if late else Reason.QUEUE_TIMEOUT)
             expired.append(waiter)
-            waiter = self._timetable.pop_due(now)
         return tuple(expired)
 
     def _remove(self, now: float, waiter: Waiter, state: WaiterState) -> None:

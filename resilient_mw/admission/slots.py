@@ -20,20 +20,21 @@ class Slots:
         limit: slots that exist.
         in_use: slots taken.
         classes: the state of each class, highest rank first.
+        unfilled: slots that classes have reserved and do not use right now.
     """
 
-    __slots__ = ("_turn", "_unfilled", "classes", "in_use", "limit")
+    __slots__ = ("_turn", "classes", "in_use", "limit", "unfilled")
 
     def __init__(self, limit: int, classes: Sequence[ClassState]) -> None:
         self.limit = limit
         self.in_use = 0
         self.classes = classes
-        self._unfilled = sum(state.unfilled for state in classes)
+        self.unfilled = sum(state.unfilled for state in classes)
         self._turn = 0.0
 
     def available(self, state: ClassState) -> int:
         """Return the slots that a class could take now: the free ones that no other class has reserved."""
-        return self.limit - self.in_use - self._unfilled + state.unfilled
+        return self.limit - self.in_use - self.unfilled + state.unfilled
 
     def fits(self, state: ClassState, cost: int) -> bool:
         """Return whether a request may start now, with regard to those that slots are saved up for."""
@@ -51,7 +52,7 @@ class Slots:
     def try_take(self, state: ClassState, cost: int) -> bool:
         """Take slots while nobody waits; return whether there were enough for this class."""
         in_use = self.in_use + cost
-        if in_use > self.limit - self._unfilled + state.unfilled:
+        if in_use > self.limit - self.unfilled + state.unfilled:
             return False
         self.in_use = in_use
         state.slots += cost
@@ -129,5 +130,5 @@ class Slots:
 
     def _refill(self, state: ClassState) -> None:
         unfilled = max(0, state.reserved - state.slots)
-        self._unfilled += unfilled - state.unfilled
+        self.unfilled += unfilled - state.unfilled
         state.unfilled = unfilled

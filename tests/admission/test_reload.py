@@ -265,7 +265,7 @@ class Day:
         for state in controller.classes:
             assert state.slots == sum(cost for name, cost in self.running if name == state.priority.name)
             assert state.unfilled == max(0, state.priority.reserved - state.slots)
-        assert controller.slots._unfilled == sum(state.unfilled for state in controller.classes)
+        assert controller.slots.unfilled == sum(state.unfilled for state in controller.classes)
         for state in (
             controller.classes
         ):  # nobody waits while there is room for him, unless slots are saved up for another

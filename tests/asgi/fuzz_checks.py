@@ -46,7 +46,7 @@ def nothing_left(world: World) -> Iterator[str]:
             yield f"class {state.priority.name} is not empty"
         if state.unfilled != state.priority.reserved:
             yield f"class {state.priority.name} has not got its reserved slots back"
-    if slots._unfilled != sum(state.priority.reserved for state in controller.classes):
+    if slots.unfilled != sum(state.priority.reserved for state in controller.classes):
         yield "the sum of the reserved slots is wrong"
     if controller.next_wakeup() is not None:
         yield "the timetable waits for somebody"
