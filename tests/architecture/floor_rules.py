@@ -91,6 +91,13 @@ FAMILIES = {
     "limits": {"limits", "redis", "valkey"},
     "prometheus": {"prometheus_client"},
     "uvicorn": {"uvicorn", "httptools"},
+    "requests": {"requests", "urllib3"},
+    # Private modules that only the integrations of these packages import.
+    "_aiohttp_bodies": {"aiohttp"},
+    "_aiohttp_calls": {"aiohttp"},
+    "_urllib3_bodies": {"urllib3"},
+    "_urllib3_calls": {"urllib3"},
+    "_urllib3_wire": {"urllib3"},
 }
 
 
@@ -180,7 +187,7 @@ def _third_party(module: Module, imported: Import) -> Iterator[str]:
             yield f"{ASGI_TYPES} is for types only: import it under TYPE_CHECKING"
         return
     if module.package == INTEGRATIONS:
-        own = set() if module.room.startswith("_") else FAMILIES.get(module.room, {module.room})
+        own = FAMILIES.get(module.room, set() if module.room.startswith("_") else {module.room})
         if imported.top not in own:
             yield f"{module.name} may import {', '.join(sorted(own)) or 'no other package'}, not {imported.top}"
     elif module.room == "lab":
