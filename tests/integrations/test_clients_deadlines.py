@@ -158,7 +158,12 @@ def test_the_deadline_holds_over_tls(client: Any, fault: str, certificate: Path)
         url = server.url.replace("http:", "https:")
         client.open([dependency(url)])
         data = client.large(30_000_000) if "content" in request else None
-        expired_in(phase, client, lambda: client.request(request.get("method", "GET"), url + "/", data=data))
+        expired_in(
+            phase,
+            client,
+            lambda: client.request(request.get("method", "GET"), url + "/", data=data),
+            budget=0.4,
+        )
 
 
 @every_client
