@@ -48,9 +48,9 @@ class Url:
     def raw_host(self) -> bytes:
         """The host as it is sent."""
         try:
-            return self.host.encode("ascii")
-        except UnicodeEncodeError:
             return self.host.encode("idna")
+        except UnicodeError:
+            return self.host.encode("ascii", "replace")
 
     @property
     def port(self) -> int | None:

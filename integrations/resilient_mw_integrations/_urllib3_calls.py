@@ -115,7 +115,8 @@ class ResilientPool(HTTPConnectionPool):
         **response_kw: Any,
     ) -> Any:
         """Send a request; if it goes to a dependency, as a call."""
-        target = url if "://" in url.partition("?")[0] else self._absolute(url)
+        absolute = url.lower().startswith(("http://", "https://"))  # As proxies are told.
+        target = url if absolute else self._absolute(url)
         send: Any = super().urlopen
         if not self.calls.wants(target):
             return send(

@@ -157,3 +157,11 @@ def test_headers_of_requests_go_over_as_they_are() -> None:
         made.headers.clear()
         made.get(server.url + "/", headers={"X-A": "ä".encode("latin-1"), "X-B": b"\xff"})
         assert [server.requests[0].all(name) for name in ("x-a", "x-b")] == [["ä"], ["ÿ"]]
+
+
+def test_b62_a_path_that_looks_like_a_url_does_not_make_a_dependency_of_a_stranger() -> None:
+    with RawServer(answers) as stranger:
+        dependency = prices("http://prices.test")
+        manager = ResilientPoolManager([dependency])
+        assert manager.request("GET", stranger.url + "/http://prices.test/x").status == 200
+        assert stranger.requests[0].all("x-request-timeout-ms") == []
