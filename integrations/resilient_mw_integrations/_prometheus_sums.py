@@ -65,6 +65,8 @@ class Sums:
         self._sum("bulkhead_in_use", to, snapshot.in_use)
         if snapshot.bulkhead is not None:
             self._sum("bulkhead_limit", to, snapshot.bulkhead)
+        if snapshot.throttle is not None:
+            self._worst("throttle_probability", to, snapshot.throttle)
         for name, counts in (
             ("attempts", snapshot.attempts),
             ("retries_refused", snapshot.retries_refused),

@@ -103,6 +103,7 @@ FAMILIES = (
     Family("breaker_transitions", CounterMetricFamily, (*TO, "before", "after"), "Changes of the circuit's state."),
     Family("bulkhead_in_use", GaugeMetricFamily, TO, "Attempts under way, bodies included."),
     Family("bulkhead_limit", GaugeMetricFamily, TO, "Most attempts at once; absent if there is no bound."),
+    Family("throttle_probability", GaugeMetricFamily, TO, "Share of the attempts refused by the throttle; absent without."),
     Family("attempt_seconds", HistogramMetricFamily, TO, "How long attempts took that say how long one usually takes."),
     Family("budget_left_seconds", HistogramMetricFamily, TO, "What the caller had left when an attempt began."),
 )  # fmt: skip

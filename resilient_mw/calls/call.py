@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from resilient_mw.calls.attempt import STATUS_CLASSES, USUAL, Attempt, Facts, Stage
+from resilient_mw.calls.attempt import USUAL, Attempt, Facts, Stage
 from resilient_mw.calls.breaker import Permit
 from resilient_mw.calls.classify import Verdict, classify_failure, classify_head
 from resilient_mw.calls.config import IDEMPOTENT
@@ -103,7 +103,7 @@ class Call:
             self._settle(now, attempt, None, "lost")
             return (Discard(number),)
         attempt.verdict = verdict = classify_head(head, self._state.failures)
-        attempt.outcome = STATUS_CLASSES.get(head.status // 100, "other")
+        attempt.outcome = self._state.answered(attempt, head)
         if verdict.failed:
             # Told before the end of the body: a retry of this very call has to know that the circuit has opened.
             attempt.judge(now, self._state.breaker, failed=True)
@@ -196,6 +196,8 @@ class Call:
         # An open circuit is the better reason where the bulkhead is full of those who made it open.
         if breaker is not None and not breaker.would_allow(now):
             return self._refuse(Reason.CIRCUIT_OPEN, breaker.retry_in(now))
+        if state.throttle is not None and state.throttles(now):
+            return self._refuse(Reason.THROTTLED)
         if not state.take_slot():
             return self._refuse(Reason.BULKHEAD_FULL)
         permit = None
@@ -260,9 +262,8 @@ class Call:
             self._forgo()
             self._state.retry_refused(RetryRefusal(reason.value))
             if self._raised:
-                return (
-                    Fail(self._raised),
-                )  # What happened on the wire says more than that it may not happen again.
+                # What happened on the wire says more than that it may not happen again.
+                return (Fail(self._raised),)
         return (Refuse(reason, retry_in, self.attempts),)
 
     def _expire(self, phase: Phase) -> Actions:

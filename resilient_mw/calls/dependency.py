@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar, overload
 
+from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.guarded import Exceptions, check_exceptions
 from resilient_mw.calls.match import MatchRule, Target, parse_rule
+from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.ports import DependencySource, FunctionCalls, function_calls
@@ -43,6 +45,9 @@ class Dependency:
         reserve: seconds of the caller's budget kept back for his own answer.
         smallest_budget: seconds; with less nothing is sent.
         deadline_header: the field that tells the dependency what is left, in milliseconds; None: none is sent.
+        throttle: when to send less to a dependency that refuses most of what it gets; None: never.
+        adaptive: whether the attempts at once are found by trying, between its floor and the bulkhead; None: they are the
+            bulkhead.
         trusted: whether its `X-Refusal-Reason` is believed: the work was not begun, so any method may be repeated.
         exceptions: what the exceptions of guarded functions say about it, by class: `failed`, `timeout`, `unsent`,
             `neutral` or `answered`; or a function that says it. By default a `TimeoutError` is a timeout, `CallRefused`
@@ -67,6 +72,8 @@ class Dependency:
     deadline_header: str | None = field(default="X-Request-Timeout-Ms", kw_only=True)
     trusted: bool = field(default=True, kw_only=True)
     exceptions: Exceptions | None = field(default=None, kw_only=True, repr=False)
+    throttle: ThrottlePolicy | None = field(default=None, kw_only=True)
+    adaptive: AdaptivePolicy | None = field(default=None, kw_only=True)
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
     owner: list[DependencySource] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""
@@ -89,6 +96,7 @@ class Dependency:
                 f"{field_of}total_timeout={self.total_timeout!r} is not allowed: it must be above reserve + "
                 f"smallest_budget, {kept:g}, or nothing would ever be sent"
             )
+        _check_load(self)
         patterns = (self.match,) if isinstance(self.match, str) and self.match else tuple(self.match)
         object.__setattr__(self, "rules", tuple(parse_rule(pattern) for pattern in patterns))
         for warning in self._warnings():
@@ -114,6 +122,16 @@ class Dependency:
                 header is None or (isinstance(header, str) and _FIELD_NAME.fullmatch(header) is not None),
                 "the name of a header field or None",
             ),
+            (
+                "throttle",
+                self.throttle is None or isinstance(self.throttle, ThrottlePolicy),
+                "a ThrottlePolicy or None",
+            ),
+            (
+                "adaptive",
+                self.adaptive is None or isinstance(self.adaptive, AdaptivePolicy),
+                "an AdaptivePolicy or None",
+            ),
             ("trusted", isinstance(self.trusted, bool), "True or False"),
         )
         for name, right, allowed in checks:
@@ -127,6 +145,11 @@ class Dependency:
             yield (
                 "breaker can never open on slow answers: timeout is None, so only the caller's budget ends an attempt, "
                 "which says nothing about the dependency. Set a timeout"
+            )
+        if self.throttle is not None and not self.trusted:
+            yield (
+                "throttle hears of timeouts and lost connections alone: trusted=False means that its refusals are not "
+                "believed. Trust it, or leave the throttle out"
             )
         for rule in self.rules:
             if rule.path == "/" and not rule.below:
@@ -185,6 +208,22 @@ class Dependency:
                 f"Dependency({self.name!r}) has no figures yet: make a transport with this very object first, or guard a function"
             )
         return self.owner[0].snapshot()
+
+
+def _check_load(dependency: Dependency) -> None:
+    field_of = f"Dependency({dependency.name!r})."
+    throttle, timeout = dependency.throttle, dependency.timeout
+    if throttle is not None and timeout is not None and throttle.window <= timeout:
+        raise ValueError(
+            f"{field_of}throttle={throttle!r} is not allowed: its window must be longer than the timeout, {timeout:g}, or "
+            "what times out would never be in it"
+        )
+    adaptive, most = dependency.adaptive, dependency.bulkhead
+    if adaptive is not None and (most is None or most < adaptive.floor):
+        raise ValueError(
+            f"{field_of}adaptive={adaptive!r} is not allowed with bulkhead={most!r}: the bulkhead is the most that the limit "
+            f"may become, and must be a number of at least its floor, {adaptive.floor}"
+        )
 
 
 def check_dependencies(dependencies: Sequence[Dependency]) -> tuple[Dependency, ...]:

@@ -10,11 +10,14 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from resilient_mw.calls.adaptive import AdaptiveLimit
+from resilient_mw.calls.attempt import STATUS_CLASSES
 from resilient_mw.calls.backoff import full_jitter, spread
-from resilient_mw.calls.breaker import Breaker
+from resilient_mw.calls.breaker import Breaker, BreakerState
 from resilient_mw.calls.budget import RetryBudget
 from resilient_mw.calls.config import FAILURE_STATUSES
-from resilient_mw.calls.events import Phase
+from resilient_mw.calls.events import Head, Phase
+from resilient_mw.calls.throttle import Throttle
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import Histogram
 from resilient_mw.core.windows import RunningMedian
@@ -48,6 +51,8 @@ class RetryRefusal(StrEnum):
     """The circuit will still be open then, or was when the back-off was over."""
     BULKHEAD_FULL = "bulkhead_full"
     """When the back-off was over, as many attempts were under way as the bulkhead allows."""
+    THROTTLED = "throttled"
+    """When the back-off was over, the throttle refused it: the dependency refuses most of what it gets."""
     BUDGET = "budget"
     """The retry budget is spent."""
 
@@ -56,7 +61,7 @@ class DependencyState:
     """See the module.
 
     Attributes:
-        breaker, retry, budget: None where the dependency has none.
+        breaker, retry, budget, throttle, adaptive: None where the dependency has none.
         failures: statuses that count against the dependency.
         repeatable: methods that the user vouches for.
         reserve: seconds of a caller's budget that are kept back.
@@ -97,12 +102,23 @@ class DependencyState:
         self.seconds = Histogram()
         self.budgets = Histogram()
         self.bulkhead = dependency.bulkhead
+        self.throttle: Throttle | None = None
+        if dependency.throttle is not None:
+            patience = min(self.timeout, dependency.throttle.window / 2.0) / 2.0
+            self.throttle = Throttle(dependency.throttle, random, patience)
+        self.adaptive: AdaptiveLimit | None = None
+        if dependency.adaptive is not None and dependency.bulkhead is not None:
+            self.adaptive = AdaptiveLimit(dependency.adaptive, dependency.bulkhead)
         self._random = random
         self._typical = RunningMedian()
 
     def take_slot(self) -> bool:
         """Take a bulkhead slot; False if all are in use."""
-        if self.bulkhead is not None and self.in_use >= self.bulkhead:
+        limit = self.bulkhead
+        if self.adaptive is not None:
+            limit = self.adaptive.limit
+            self.adaptive.begun(self.in_use)
+        if limit is not None and self.in_use >= limit:
             return False
         self.in_use += 1
         return True
@@ -120,6 +136,12 @@ class DependencyState:
     def attempt_timeout(self, call: Call) -> float:  # noqa: ARG002  All calls have the same one.
         """Return the dependency's own limit to an attempt of a call that begins now, in seconds."""
         return self.timeout
+
+    def throttles(self, now: float) -> bool:
+        """Return whether the throttle refuses an attempt. Trials of a circuit are few already, and never refused."""
+        throttle, breaker = self.throttle, self.breaker
+        closed = breaker is None or breaker.state is BreakerState.CLOSED
+        return throttle is not None and closed and throttle.refuses(now)
 
     def typical(self) -> float:
         """Return how long an attempt typically takes, in seconds; 0 while unknown."""
@@ -152,6 +174,14 @@ class DependencyState:
             self.budget.call(now)
         if left != math.inf:
             self.budgets.add(left)
+        if self.throttle is not None:
+            self.throttle.sent(now)
+
+    def answered(self, attempt: Attempt, head: Head) -> str:
+        """Take the head of an attempt; return its outcome. Only a refusal for load is no acceptance (see the throttle)."""
+        if self.throttle is not None:
+            self.throttle.ended(attempt.started_at, accepted=not (head.refused and head.status >= 500))
+        return STATUS_CLASSES.get(head.status // 100, "other")
 
     def attempt_ends(
         self,
@@ -163,6 +193,10 @@ class DependencyState:
         failed: bool | None,
     ) -> None:
         """Count the end of an attempt; only a good one teaches how long an attempt takes. None: it says nothing."""
+        if self.throttle is not None and not attempt.outcome:
+            self.throttle.ended(attempt.started_at, accepted=False if failed else None)
+        if self.adaptive is not None:
+            self.adaptive.ended(now, attempt.started_at, lost=_lost(outcome, failed=failed))
         self.attempts[outcome] = self.attempts.get(outcome, 0) + 1
         if failed:
             self.bad += 1
@@ -183,3 +217,15 @@ class DependencyState:
     def expired(self, phase: Phase) -> None:
         """Count a call whose deadline passed."""
         self.expiries[phase] = self.expiries.get(phase, 0) + 1
+
+
+def _lost(outcome: str, *, failed: bool | None) -> bool | None:
+    """Return whether an attempt was lost to load: timed out, or refused by a trusted dependency; None: it says nothing.
+
+    Of all answers of the class 5xx only such a refusal says nothing about the health of the dependency.
+    """
+    if outcome == "timeout":
+        return True if failed else None
+    if outcome == "5xx" and failed is None:
+        return True
+    return None if failed is None or outcome in {"error", "body", "cancelled"} else False

@@ -59,7 +59,7 @@ class CallRefused(ResilienceError):
     The message says whether attempts had been made before it.
 
     Attributes:
-        reason: `Reason.CIRCUIT_OPEN`, `BULKHEAD_FULL` or `INSUFFICIENT_BUDGET`.
+        reason: `Reason.CIRCUIT_OPEN`, `BULKHEAD_FULL`, `THROTTLED` or `INSUFFICIENT_BUDGET`.
         dependency: the name of the dependency.
         retry_in: seconds after which the answer may be different; 0 where that is unknown.
     """

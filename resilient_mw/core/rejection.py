@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """A dependency that fails is not asked at the moment."""
     BULKHEAD_FULL = "bulkhead_full"
     """As many calls to a dependency are under way as it may get."""
+    THROTTLED = "throttled"
+    """A dependency refuses most of what it gets, so a part of it is not sent."""
 
 
 class RetryAfter(Enum):
@@ -122,6 +124,9 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
         ),
         Reason.BULKHEAD_FULL: RefusalRule(
             503, "Too many calls to a dependency at once", RetryAfter.NEVER, executed=True
+        ),
+        Reason.THROTTLED: RefusalRule(
+            503, "A dependency refuses most of what it gets", RetryAfter.NEVER, executed=True
         ),
         Reason.DEADLINE_EXCEEDED: RefusalRule(504, "The deadline passed", RetryAfter.NEVER, executed=True),
     }

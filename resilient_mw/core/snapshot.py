@@ -276,8 +276,8 @@ class DependencySnapshot:
         in_use: attempts under way, bodies included.
         bulkhead: most attempts at once; None: no bound.
         breaker: the state of the circuit; None: there is none.
-        transitions: changes of the circuit's state, by (before, after).
-        recent_transitions: the last 32 of them, oldest first.
+        transitions, recent_transitions: changes of the circuit's state, by (before, after), and the last 32, oldest first.
+        throttle: the share of the attempts of this instant that the throttle refuses; None: there is none.
         seconds: how long attempts took that say how long one usually takes.
         budgets: what callers had left when an attempt began.
     """
@@ -296,3 +296,4 @@ class DependencySnapshot:
     recent_transitions: tuple[Transition, ...]
     seconds: Histogram
     budgets: Histogram
+    throttle: float | None = None

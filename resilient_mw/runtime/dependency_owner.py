@@ -118,7 +118,7 @@ class DependencyOwner:
         """Return the figures of this instant."""
         with self._lock:
             self._clear_up()
-            return dependency_snapshot(self.dependency.name, self.state)
+            return dependency_snapshot(self.dependency.name, self.state, self.clock.now())
 
     def _clear_up(self) -> None:
         while self._abandoned:

@@ -79,9 +79,15 @@ def refused_message(dependency: Dependency, action: Refuse) -> str:
             "or change Dependency(breaker=...)"
         )
     elif action.reason is Reason.BULKHEAD_FULL:
+        many = "as many as its adaptive limit allows, of" if dependency.adaptive else "all"
         text = (
-            f"{name} gets no more calls at the moment: all {dependency.bulkhead} that may be under way at once are. "
+            f"{name} gets no more calls at the moment: {many} {dependency.bulkhead} that may be under way at once are. "
             "Answer without it, or raise Dependency(bulkhead=...)"
+        )
+    elif action.reason is Reason.THROTTLED:
+        text = (
+            f"{name} refuses most of what it gets, so a part of the calls is not sent. Answer without it, call it less, or "
+            "change Dependency(throttle=...)"
         )
     else:
         text = (

@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.calls.budget import WINDOW
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Refuse, Start
 from resilient_mw.calls.state import DependencyState, RetryRefusal
+from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.simulation import (
     Bimodal,
     Caller,
@@ -122,6 +124,9 @@ class Schedule:
         assert state.in_use == 0, "a slot was lost"
         assert state.bulkhead is None or self.remote.most_at_once <= state.bulkhead
         assert state.breaker is None or not state.breaker._trials, "a trial was lost"
+        assert state.throttle is None or not any(state.throttle._open), (
+            "an attempt is open in the books for ever"
+        )
         assert sum(state.attempts.values()) == self.remote.attempts
         assert state.calls == len(self.calls)
 
@@ -206,6 +211,9 @@ def _dependency(random: Random) -> Dependency:
         trials=random.choice([1, 3]),
         trial_lease=10.0,
     )
+    bulkhead = random.choice([None, 1, 3, 10])
+    throttle = ThrottlePolicy(window=random.choice([3.5, 10.0]), per_second=0.2, sent_per_accept=1.1)
+    adaptive = AdaptivePolicy(initial=4, floor=2) if bulkhead == 10 else None
     return Dependency(
         "prices",
         "http://prices/*",
@@ -213,7 +221,9 @@ def _dependency(random: Random) -> Dependency:
         connect_timeout=random.choice([None, 0.1, 0.5]),
         retry=random.choice([None, retry, retry, retry]),
         breaker=random.choice([None, breaker, breaker, breaker]),
-        bulkhead=random.choice([None, 1, 3, 10]),
+        bulkhead=bulkhead,
+        throttle=random.choice([None, throttle]),
+        adaptive=random.choice([None, adaptive]),
         reserve=random.choice([0.0, 0.01, 0.1]),
         smallest_budget=random.choice([0.0, 0.005, 0.05]),
     )
@@ -267,6 +277,7 @@ EVERYTHING = {
     "deliver", "fail", "hung up", "expired: connect", "expired: head", "expired: body", "expired: backoff",
     "refused: circuit_open", "refused: bulkhead_full", "refused: insufficient_budget",
     "refused: circuit_open after an attempt", "refused: bulkhead_full after an attempt",
+    "refused: throttled", "refused: throttled after an attempt",
     *(f"retry refused: {reason.value}" for reason in RetryRefusal),
     "closed to open", "open to half_open", "half_open to open", "half_open to closed", "retries", "late retries",
 }  # fmt: skip

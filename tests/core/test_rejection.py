@@ -25,7 +25,7 @@ SHED = {
 WRONG = {"body_too_large"}
 MISSING = {"dependency_unavailable"}
 LIMITED = {"quota_exceeded": 429, "quota_unknown": 503}
-OUTGOING = {"circuit_open", "bulkhead_full"}
+OUTGOING = {"circuit_open", "bulkhead_full", "throttled"}
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}
 
 

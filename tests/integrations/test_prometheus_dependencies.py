@@ -79,6 +79,7 @@ def complete(factor: int = 1, breaker: str | None = "open", bulkhead: int | None
         recent_transitions=(Transition(1.0, "closed", "open"),),
         seconds=times(0.002),
         budgets=times(0.3, 0.3),
+        throttle=0.25,
     )
 
 
@@ -98,6 +99,7 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("calls_refused_total", P, "reason=circuit_open"): 5,
         ("retries_refused_total", P, "reason=budget"): 6,
         ("bulkhead_limit", P): 7,
+        ("throttle_probability", P): 0.25,
         ("calls_expired_total", P, "phase=head"): 8,
         ("bulkhead_in_use", P): 9,
         ("breaker_transitions_total", "after=open", "before=closed", P): 10,
