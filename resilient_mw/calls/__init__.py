@@ -1,5 +1,7 @@
 """F1: outgoing calls, as pure decisions: when to try, when to try again, when not to ask at all."""
 
+from resilient_mw.calls.adaptive import AdaptivePolicy
+from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.calls.timeout import TimeoutPolicy
 
-__all__ = ["TimeoutPolicy"]
+__all__ = ["AdaptivePolicy", "ThrottlePolicy", "TimeoutPolicy"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from resilient_mw.calls.adaptive import AdaptivePolicy
+from resilient_mw.calls.attempt import Attempt
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import DELIVER, Discard, Fail, Failure, Head, Phase, Refuse, Start
@@ -121,6 +122,16 @@ def test_a_retry_that_it_refuses_ends_the_retries_with_a_counted_reason() -> Non
     assert one.at_rest()
 
 
+def test_a_retry_after_an_answer_is_a_request_of_its_own() -> None:
+    one = desk(0.99, retry=AT_ONCE)
+    call = begun(one)
+    assert isinstance(call.head(1.1, 1, SHED)[-1], Start)
+    call.cancel(1.2)
+    assert window(one) == (1, 0), "the second attempt had no head, whatever the first one had"
+    assert one.state.throttle is not None
+    assert not any(one.state.throttle._open)
+
+
 def test_an_error_is_raised_as_it_is_where_its_retry_is_throttled() -> None:
     one = desk(retry=AT_ONCE)
     assert begun(one).failed(1.1, 1, Failure(Phase.CONNECT)) == (Fail(1),)
@@ -196,3 +207,15 @@ def test_bad_fields_are_named(fields: dict[str, Any], named: str) -> None:
 def test_a_throttle_that_hears_no_refusal_is_warned_of() -> None:
     with pytest.warns(ResilienceWarning, match="throttle hears of timeouts"):
         Dependency("prices", "http://prices/*", throttle=ThrottlePolicy(), trusted=False)
+
+
+def test_the_slower_of_two_attempts_of_a_call_says_nothing() -> None:
+    one = desk(0.99)
+    call = begun(one)
+    call._flying = (*call._flying, Attempt(2, None, 1.0, 2.0))
+    one.state.in_use += 1
+    one.state.attempt_begins(1.0, 9.0, retry=True)
+    call.head(1.1, 1, Head(200))
+    assert window(one) == (2, 1)
+    call.lost(1.2, 2)
+    assert window(one) == (1, 1)
