@@ -15,7 +15,6 @@ import math
 from resilient_mw.calls.attempt import USUAL, Attempt, Facts, Stage
 from resilient_mw.calls.breaker import Permit
 from resilient_mw.calls.classify import Verdict, classify_failure, classify_head
-from resilient_mw.calls.config import IDEMPOTENT
 from resilient_mw.calls.events import (
     DELIVER,
     UNSENT,
@@ -52,6 +51,7 @@ class Call:
         deadline_at: the instant at which the answer becomes worthless; inf: none.
         replayable: whether the body can be sent a second time.
         keyed: whether the request carries an idempotency key.
+        owned: whether a layer above says that it retries.
         facts: what it has in common with others.
 
     Attributes:
@@ -59,8 +59,8 @@ class Call:
     """
 
     __slots__ = (
-        "_deadline_at", "_delivered", "_flying", "_raised", "_replayable", "_reserved", "_safe", "_stage", "_state",
-        "attempts", "facts",
+        "_deadline_at", "_delivered", "_flying", "_owned", "_price", "_raised", "_replayable", "_reserved", "_safe",
+        "_stage", "_state", "_waited", "attempts", "facts",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,7 @@ class Call:
         deadline_at: float = math.inf,
         replayable: bool = True,
         keyed: bool = False,
+        owned: bool = False,
         facts: Facts = USUAL,
     ) -> None:
         self.attempts = 0
@@ -78,7 +79,8 @@ class Call:
         self._state = state
         self._deadline_at = deadline_at
         self._replayable = replayable
-        self._safe = keyed or method in IDEMPOTENT or method in state.repeatable
+        self._safe, self._owned = keyed or method in state.repeatable, owned
+        self._price, self._waited = 1, 0.0
         self._stage = Stage.NEW
         self._flying: tuple[Attempt, ...] = ()
         self._delivered: Attempt | None = None
@@ -208,7 +210,7 @@ class Call:
                 return self._refuse(Reason.CIRCUIT_OPEN)
         reserved, self._reserved = self._reserved, None
         if reserved is not None and state.budget is not None:
-            state.budget.begin(reserved, now)
+            state.budget.begin(reserved, now, self._price)
         self._stage = Stage.ATTEMPT
         return (self._start(now, left, permit),)
 
@@ -240,9 +242,7 @@ class Call:
         for attempt in self._flying:
             if attempt.number == number:
                 return attempt
-        raise RuntimeError(
-            f"attempt {number} is not under way in this call, which is at {self._stage.value!r}"
-        )
+        raise RuntimeError(f"attempt {number} is not under way: this call is at {self._stage.value!r}")
 
     def _settle(self, now: float, attempt: Attempt, failed: bool | None, outcome: str) -> None:
         """End an attempt: give back its slot, hand back its permit, once."""
@@ -282,18 +282,17 @@ class Call:
     def _retry_delay(
         self, now: float, verdict: Verdict, retry_after: float | None, *, resendable: bool
     ) -> float | None:
-        if not verdict.passing:
-            return None
-        tried = Tried(self.attempts, verdict, retry_after, self._safe, resendable, self._deadline_at)
-        return retry_delay(self._state, now, tried)
+        self._price = verdict.price
+        asked = (verdict, retry_after, self._safe, resendable, self._deadline_at, self._waited, self._owned)
+        return retry_delay(self._state, now, Tried(self.attempts, *asked))
 
     def _again(self, now: float, delay: float) -> Actions:
         self._stage = Stage.BACKOFF
-        self._reserved = now + delay
+        self._reserved, self._waited = now + delay, delay
         return (Wait(now + delay),) if delay > 0 else self._attempt(now)
 
     def _forgo(self) -> None:
         """Give back the reservation of a retry that will not be made."""
         reserved, self._reserved = self._reserved, None
         if reserved is not None and self._state.budget is not None:
-            self._state.budget.give_back(reserved)
+            self._state.budget.give_back(reserved, self._price)

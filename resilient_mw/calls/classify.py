@@ -17,14 +17,21 @@
 A refusal of a trusted dependency does not count against it: it answers, it protects itself, and the less important
 requests that it sheds must not cut off the important ones.
 
+A refused stream of HTTP/2 (RFC 9113 8.7) reads like a refusal of a trusted dependency: the protocol itself says that
+nothing was done with it.
+
+A rule of the user (`RetryPolicy.retry_if`) decides what may pass, and nothing else: neither whom an outcome blames nor
+whether the dependency may have acted.
+
 What counts against it can be set (`BreakerPolicy.failure_statuses`). Failures without a head: see `classify_failure`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from resilient_mw.calls.budget import PRICE, TIMEOUT_PRICE
 from resilient_mw.calls.config import FAILURE_STATUSES
 from resilient_mw.calls.events import UNSENT, Failure, Head
 
@@ -37,11 +44,15 @@ class Verdict:
         failed: whether the dependency failed; None if the outcome says nothing about it.
         passing: whether it may be different next time.
         acted: whether the dependency may have acted on the request.
+        price: what a retry costs the budget.
+        told_not_to: whether the answer says that a retry is useless.
     """
 
     failed: bool | None
     passing: bool
     acted: bool
+    price: int = PRICE
+    told_not_to: bool = False
 
 
 TOO_LARGE = Verdict(failed=None, passing=False, acted=False)
@@ -60,6 +71,10 @@ def classify_head(head: Head, failures: Collection[int] = FAILURE_STATUSES) -> V
         failures: statuses that count against the dependency.
     """
     status = head.status
+    if head.told_not_to or head.wanted is not None:
+        verdict = classify_head(replace(head, told_not_to=False, wanted=None), failures)
+        passing = verdict.passing if head.wanted is None else head.wanted
+        return replace(verdict, passing=passing, told_not_to=head.told_not_to)
     if status < 400:
         return OK
     if head.refused:
@@ -77,5 +92,7 @@ def classify_failure(failure: Failure, *, cut_short: bool) -> Verdict:
         cut_short: whether the caller's budget ended it long before the time was up that the dependency is usually
             given: that says nothing about the dependency.
     """
-    acted = failure.phase not in UNSENT
-    return Verdict(failed=None if failure.ours or cut_short else True, passing=True, acted=acted)
+    acted = failure.phase not in UNSENT and not failure.refused
+    blameless = failure.ours or failure.refused or cut_short
+    price = TIMEOUT_PRICE if failure.timed_out else PRICE
+    return Verdict(None if blameless else True, failure.wanted is not False, acted, price)

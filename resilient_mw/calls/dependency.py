@@ -10,8 +10,11 @@ from typing import ParamSpec, TypeVar, overload
 
 from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.fields import CallFields, prepare_fields
 from resilient_mw.calls.guarded import Exceptions, check_exceptions
+from resilient_mw.calls.key import IdempotencyKeys
 from resilient_mw.calls.match import MatchRule, Target, parse_rule
+from resilient_mw.calls.ownership import RetryOwnership
 from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.errors import ResilienceWarning
@@ -52,6 +55,10 @@ class Dependency:
         exceptions: what the exceptions of guarded functions say about it, by class: `failed`, `timeout`, `unsent`,
             `neutral` or `answered`; or a function that says it. By default a `TimeoutError` is a timeout, `CallRefused`
             is neutral and every other one says that it failed.
+        idempotency_key: the field in which POST and PATCH get a key, the same for all attempts of one call, or what is to
+            get one (`IdempotencyKeys`). None: only requests that bring their own have one.
+        ownership: how it is told that this service retries, if it is trusted, and how this service hears that its own
+            caller does. None: neither.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -74,6 +81,9 @@ class Dependency:
     exceptions: Exceptions | None = field(default=None, kw_only=True, repr=False)
     throttle: ThrottlePolicy | None = field(default=None, kw_only=True)
     adaptive: AdaptivePolicy | None = field(default=None, kw_only=True)
+    idempotency_key: IdempotencyKeys | str | None = field(default=None, kw_only=True)
+    ownership: RetryOwnership | None = field(default_factory=RetryOwnership, kw_only=True)
+    fields: CallFields = field(init=False, repr=False)
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
     owner: list[DependencySource] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""
@@ -99,6 +109,7 @@ class Dependency:
         _check_load(self)
         patterns = (self.match,) if isinstance(self.match, str) and self.match else tuple(self.match)
         object.__setattr__(self, "rules", tuple(parse_rule(pattern) for pattern in patterns))
+        self._prepare_fields()
         for warning in self._warnings():
             warnings.warn(f"{field_of}{warning}", ResilienceWarning, stacklevel=3)
 
@@ -132,6 +143,16 @@ class Dependency:
                 self.adaptive is None or isinstance(self.adaptive, AdaptivePolicy),
                 "an AdaptivePolicy or None",
             ),
+            (
+                "idempotency_key",
+                self.idempotency_key is None or isinstance(self.idempotency_key, (str, IdempotencyKeys)),
+                "the name of a header field, IdempotencyKeys or None",
+            ),
+            (
+                "ownership",
+                self.ownership is None or isinstance(self.ownership, RetryOwnership),
+                "a RetryOwnership or None",
+            ),
             ("trusted", isinstance(self.trusted, bool), "True or False"),
         )
         for name, right, allowed in checks:
@@ -139,6 +160,19 @@ class Dependency:
                 value = getattr(self, name)
                 raise ValueError(f"{field_of}{name}={value!r} is not allowed: it must be {allowed}")
         check_exceptions(field_of + "exceptions", self.exceptions)
+
+    def _prepare_fields(self) -> None:
+        keys = self.idempotency_key
+        if isinstance(keys, str):
+            keys = IdempotencyKeys(header=keys)
+        fields = prepare_fields(
+            deadline_header=self.deadline_header,
+            trusted=self.trusted,
+            retry=self.retry,
+            keys=keys,
+            ownership=self.ownership,
+        )
+        object.__setattr__(self, "fields", fields)
 
     def _warnings(self) -> Iterator[str]:
         if self.breaker is not None and self.timeout is None:

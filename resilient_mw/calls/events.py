@@ -38,11 +38,15 @@ class Head:
         status: the HTTP status.
         retry_after: seconds to wait, if the answer says so in a valid `Retry-After`.
         refused: whether a trusted dependency says that it has not begun the work (`X-Refusal-Reason`).
+        told_not_to: whether the answer says that a retry is useless.
+        wanted: whether the user's own rule wants another attempt; None: there is none.
     """
 
     status: int
     retry_after: float | None = None
     refused: bool = False
+    told_not_to: bool = False
+    wanted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,16 @@ class Failure:
         timed_out: whether a timeout ended it, whichever. Whether that was the end of the caller's budget is decided by
             the clock.
         ours: whether the fault lies on our side of the wire (no free connection in our own pool).
+        refused: whether the protocol says that the request was not acted upon (HTTP/2: a refused stream, a connection
+            that ended without one).
+        wanted: whether the user's own rule wants another attempt; None: there is none.
     """
 
     phase: Phase
     timed_out: bool = False
     ours: bool = False
+    refused: bool = False
+    wanted: bool | None = None
 
 
 # -- what it answers ---------------------------------------------------------------------------------------------------

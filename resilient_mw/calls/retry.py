@@ -24,6 +24,8 @@ class Tried:
         safe: whether the request may be repeated although the dependency may have acted on it.
         resendable: whether the body can be sent (again).
         deadline_at: the instant at which the answer becomes worthless.
+        waited: the last back-off of this call, in seconds; 0: there was none.
+        owned: whether a layer above says that it retries.
     """
 
     attempts: int
@@ -32,6 +34,8 @@ class Tried:
     safe: bool
     resendable: bool
     deadline_at: float
+    waited: float = 0.0
+    owned: bool = False
 
 
 def retry_delay(state: DependencyState, now: float, tried: Tried) -> float | None:
@@ -42,7 +46,8 @@ def retry_delay(state: DependencyState, now: float, tried: Tried) -> float | Non
     policy = state.retry
     if policy is None or not tried.verdict.passing:
         return None  # Nothing was hoped for, so nothing is counted.
-    delay = state.backoff(tried.attempts)
+    decorrelated = policy.jitter == "decorrelated"
+    delay = state.backoff_after(tried.waited) if decorrelated else state.backoff(tried.attempts)
     if tried.retry_after is not None:
         delay = max(delay, state.spread(tried.retry_after))
     refusal = _refusal(state, policy, now, now + delay, tried)
@@ -57,6 +62,10 @@ def _refusal(
 ) -> RetryRefusal | None:
     if tried.attempts >= policy.attempts:
         return RetryRefusal.ATTEMPTS
+    if tried.owned and not policy.insist:
+        return RetryRefusal.NOT_OWNER
+    if tried.verdict.told_not_to:
+        return RetryRefusal.TOLD_NOT_TO
     if tried.verdict.acted and not tried.safe:
         return RetryRefusal.UNSAFE
     if not tried.resendable:
@@ -67,6 +76,6 @@ def _refusal(
         return RetryRefusal.DEADLINE
     if state.breaker is not None and not state.breaker.would_allow(begin):
         return RetryRefusal.CIRCUIT_OPEN
-    if state.budget is not None and not state.budget.reserve(now, begin):
+    if state.budget is not None and not state.budget.reserve(now, begin, tried.verdict.price):
         return RetryRefusal.BUDGET
     return None

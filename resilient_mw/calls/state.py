@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from resilient_mw.calls.adaptive import AdaptiveLimit
 from resilient_mw.calls.attempt import STATUS_CLASSES
-from resilient_mw.calls.backoff import full_jitter, spread
+from resilient_mw.calls.backoff import decorrelated_jitter, equal_jitter, full_jitter, spread
 from resilient_mw.calls.breaker import Breaker, BreakerState
 from resilient_mw.calls.budget import RetryBudget
-from resilient_mw.calls.config import FAILURE_STATUSES
+from resilient_mw.calls.config import FAILURE_STATUSES, IDEMPOTENT
 from resilient_mw.calls.events import Head, Phase
 from resilient_mw.calls.throttle import Throttle
 from resilient_mw.core.rejection import Reason
@@ -55,6 +55,10 @@ class RetryRefusal(StrEnum):
     """When the back-off was over, the throttle refused it: the dependency refuses most of what it gets."""
     BUDGET = "budget"
     """The retry budget is spent."""
+    NOT_OWNER = "not_owner"
+    """A layer above says that it retries."""
+    TOLD_NOT_TO = "told_not_to"
+    """The answer says that a retry is useless."""
 
 
 class DependencyState:
@@ -63,7 +67,7 @@ class DependencyState:
     Attributes:
         breaker, retry, budget, throttle, adaptive: None where the dependency has none.
         failures: statuses that count against the dependency.
-        repeatable: methods that the user vouches for.
+        repeatable: methods that may be repeated although the dependency may have acted.
         reserve: seconds of a caller's budget that are kept back.
         least: seconds below which no attempt is made; above 0.
         timeout, connect_timeout: seconds; inf: no bound.
@@ -83,7 +87,7 @@ class DependencyState:
         self.failures: Collection[int] = (
             FAILURE_STATUSES if dependency.breaker is None else dependency.breaker.failure_statuses
         )
-        self.repeatable = frozenset() if self.retry is None else self.retry.repeatable
+        self.repeatable = IDEMPOTENT if self.retry is None else self.retry.repeatable
         self.reserve = dependency.reserve
         self.least = max(dependency.smallest_budget, math.ulp(0.0))
         self.timeout = math.inf if dependency.timeout is None else dependency.timeout
@@ -149,9 +153,18 @@ class DependencyState:
 
     def backoff(self, attempts: int) -> float:
         """Return the back-off after so many attempts, in seconds."""
-        if self.retry is None:
+        policy = self.retry
+        if policy is None:
             return 0.0
-        return full_jitter(self._random, attempts, self.retry.backoff_base, self.retry.backoff_cap)
+        draw = equal_jitter if policy.jitter == "equal" else full_jitter
+        return draw(self._random, attempts, policy.backoff_base, policy.backoff_cap)
+
+    def backoff_after(self, waited: float) -> float:
+        """Return the decorrelated back-off after one of so many seconds; 0: there was none."""
+        policy = self.retry
+        if policy is None:
+            return 0.0
+        return decorrelated_jitter(self._random, waited, policy.backoff_base, policy.backoff_cap)
 
     def spread(self, retry_after: float) -> float:
         """Return a wait that obeys `Retry-After`."""

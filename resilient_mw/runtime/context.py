@@ -6,7 +6,7 @@ handler, its child tasks, worker threads that copied the context.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.checks import require_number
 from resilient_mw.core.deadline import FOREVER, Deadline
 from resilient_mw.core.errors import DeadlineExceeded, RequestCancelled
+from resilient_mw.core.headers.retry_owner import RetryOwner, parse_retry_owner
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.measured import UNMEASURED, Measured
@@ -39,7 +40,7 @@ class RequestContext:
     code runs in scripts and tests.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_clock", "deadline_at", "degraded", "reason")
+    __slots__ = ("__weakref__", "_callbacks", "_clock", "_heard", "deadline_at", "degraded", "reason")
 
     @property
     def clock(self) -> Clock:
@@ -76,6 +77,23 @@ class RequestContext:
         """Return the name of the dependency that the route of this request says it cannot do without."""
         entry = getattr(self, "entry", None)
         return None if entry is None else entry.needs
+
+    def received(self, name: str) -> Sequence[str]:  # noqa: ARG002  contexts of a request know its head
+        """Return the lines of a header field of the request, by its lower-case name."""
+        return ()
+
+    def retry_owner(self, fields: tuple[str, str]) -> RetryOwner | None:
+        """Return who above this request retries; None: nobody says so.
+
+        Read when a call first asks, and kept: most requests never do.
+
+        Args:
+            fields: the lower-case names of the field that names him and of the one that counts his attempts.
+        """
+        heard: tuple[tuple[str, str], RetryOwner | None] | None = getattr(self, "_heard", None)
+        if heard is None or heard[0] != fields:
+            heard = self._heard = (fields, parse_retry_owner(self.received, *fields))
+        return heard[1]
 
     def mark_degraded(self) -> None:
         """Have the answer marked as a cheaper one: `X-Degraded: 1`. Without effect once its head has been sent."""
@@ -219,6 +237,9 @@ class _NoRequest(RequestContext):
     """The context of code outside any request: nothing ends it, so it keeps no callback."""
 
     __slots__ = ()
+
+    def retry_owner(self, fields: tuple[str, str]) -> RetryOwner | None:
+        """Return None: there is nobody above."""
 
     def on_cancel(self, callback: CancelCallback) -> None:
         """Do nothing: there is no work that could be cancelled."""

@@ -14,11 +14,12 @@ from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Actions, Failure, Head
 from resilient_mw.calls.figures import dependency_snapshot
+from resilient_mw.calls.key import new_key
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core import ports
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.snapshot import DependencySnapshot
-from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.clocks import MONOTONIC, wall_clock
 from resilient_mw.runtime.forks import after_fork, renew_lock
 
 
@@ -49,6 +50,10 @@ class DependencyOwner:
         self._lock = threading.Lock()
         self._abandoned.clear()
         self.state = DependencyState(self.dependency, self._rng)
+
+    def new_key(self, version: int) -> str:
+        """Return a new idempotency key, a UUID of a version."""
+        return new_key(version, wall_clock(), self._rng)
 
     def begin(self, call: Call) -> Actions:
         """Start a call."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,12 @@ class Supervised(RequestContext):
         self._release: Callable[[], object] | None = None
         self._guard = None
         self._outer = None
+
+    def received(self, name: str) -> Sequence[str]:
+        """Return the lines of a header field of the request, by its lower-case name."""
+        scope = getattr(self, "_scope", None) or getattr(self, "scope", None) or {}
+        wanted = name.encode("ascii")
+        return [value.decode("latin-1") for key, value in scope.get("headers", ()) if key == wanted]
 
     def on_expired(self) -> None:
         """Create the task that sends the 504 or 413 (hook). Called once, when it is over, if no response has started."""

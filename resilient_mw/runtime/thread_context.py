@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from resilient_mw.core.cancel import CancelReason
@@ -36,7 +37,7 @@ class ThreadContext(RequestContext):
         outer: the context of the request around it: another middleware, or a handler that calls an application.
     """
 
-    __slots__ = ("ended", "entry", "firing", "held", "hooks", "outer", "owner")
+    __slots__ = ("ended", "entry", "environ", "firing", "held", "hooks", "outer", "owner")
 
     def __init__(
         self, deadline_at: float, clock: Clock, owner: object = None, outer: RequestContext | None = None
@@ -50,6 +51,7 @@ class ThreadContext(RequestContext):
         self.owner = owner
         self.entry: RouteEntry | None = None
         self.outer = outer
+        self.environ: Mapping[str, Any] | None = None
         self.hooks: list[Hook] | None = None
         self.firing = False
         self.ended = False
@@ -64,6 +66,11 @@ class ThreadContext(RequestContext):
         if reason is None and self.outer is not None:
             return self.outer.cancel_reason
         return reason
+
+    def received(self, name: str) -> Sequence[str]:
+        """Return the lines of a header field of the request; a server makes one of several."""
+        value = None if self.environ is None else self.environ.get("HTTP_" + name.upper().replace("-", "_"))
+        return () if value is None else (value,)
 
     @property
     def stop_at(self) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.deadline import FOREVER
 from resilient_mw.core.errors import DeadlineExceeded
+from resilient_mw.core.headers.retry_owner import RetryOwner
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.context import CURRENT, CancelCallback, RequestContext, reset
 from resilient_mw.runtime.measured import Measured
@@ -56,6 +57,10 @@ class InnerContext(RequestContext):
     def needs(self) -> str | None:
         """Return the name of the dependency that the request cannot do without."""
         return self._outer.needs()
+
+    def retry_owner(self, fields: tuple[str, str]) -> RetryOwner | None:
+        """Return who above the request retries."""
+        return self._outer.retry_owner(fields)
 
     def mark_degraded(self) -> None:
         """Have the answer of the request marked as a cheaper one."""

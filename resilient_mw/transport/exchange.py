@@ -61,7 +61,9 @@ class Exchange:
 
     def broke(self, error: Exception, scope: Scope) -> Failure | None:
         """Keep an error; return how the attempt failed, None if it did not, and the error is to be raised as it is."""
-        failure = failure_of(self.library, error, scope, consumed=self.sending.consumed)
+        sending = self.sending
+        rule = sending.dependency.fields.retry_if
+        failure = failure_of(self.library, error, scope, consumed=sending.consumed, rule=rule)
         if failure is not None:
             self.error = error
             told: Any = error

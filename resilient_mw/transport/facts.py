@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import UNSENT, Failure, Head, Phase
+from resilient_mw.core.errors import ResilienceError
 from resilient_mw.core.headers.http_date import parse_http_date
+from resilient_mw.core.headers.no_retry import PUSHBACK, RATE_LIMITED, parse_pushback
 from resilient_mw.core.headers.retry_after import parse_retry_after
 from resilient_mw.core.rejection import REFUSAL_HEADER
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.scope import Scope
+
+REFUSED_STREAM = 7
+"""The error code of HTTP/2 (RFC 9113 7)."""
 
 PHASES = {
     "PoolTimeout": Phase.POOL,
@@ -32,14 +38,36 @@ def head_of(dependency: Dependency, response: Any, wall_now: float) -> Head:
         wall_now: seconds since 1970, for a `Retry-After` date in an answer without a `Date`.
     """
     status: int = response.status_code
+    rule = dependency.fields.retry_if
+    wanted = None if rule is None else _wanted(rule, response)
     if status < 400:
-        return Head(status)
+        return Head(status) if rule is None else Head(status, wanted=wanted)
     headers = response.headers
+    retry_after, told_not_to = _retry_after(headers, wall_now), RATE_LIMITED in headers
+    pushback: list[str] = headers.get_list(PUSHBACK)
+    if pushback:
+        wait = parse_pushback(pushback)
+        told_not_to = told_not_to or wait is None
+        retry_after = max(wait or 0.0, retry_after or 0.0)
     return Head(
         status,
-        retry_after=_retry_after(headers, wall_now),
+        retry_after=retry_after,
         refused=dependency.trusted and bool(headers.get(REFUSAL_HEADER, "").strip()),
+        told_not_to=told_not_to,
+        wanted=wanted,
     )
+
+
+def _wanted(rule: Callable[[Any], object], outcome: object) -> bool:
+    """Ask the user's own rule. It runs without a lock, and what it raises ends the call.
+
+    Raises:
+        TypeError: it returned something else than True or False.
+    """
+    answer = rule(outcome)
+    if not isinstance(answer, bool):
+        raise TypeError(f"RetryPolicy.retry_if returned {answer!r}: it must return True or False")
+    return answer
 
 
 def _retry_after(headers: Any, wall_now: float) -> float | None:
@@ -51,16 +79,27 @@ def _retry_after(headers: Any, wall_now: float) -> float | None:
     return parse_retry_after(values, wall_now if written is None else written)
 
 
-def failure_of(library: Library, error: Exception, scope: Scope, *, consumed: bool) -> Failure | None:
-    """Return how an attempt failed; None if the error is a mistake of the caller and no failure of the attempt.
+def failure_of(
+    library: Library,
+    error: Exception,
+    scope: Scope,
+    *,
+    consumed: bool,
+    rule: Callable[[Any], bool] | None = None,
+) -> Failure | None:
+    """Return how an attempt failed; None if the error is no failure of the attempt and is to be raised as it is.
+
+    That is a mistake of the caller, or an error of ours from below: a deadline that has passed and a circuit that is open
+    stay so, whatever a rule of the user says.
 
     Args:
         library: the client library.
         error: what its transport raised.
         scope: what is known from below.
         consumed: whether a request body that cannot be sent a second time has been begun.
+        rule: the user's own rule about what may pass.
     """
-    if isinstance(error, library.mistakes):
+    if isinstance(error, (*library.mistakes, ResilienceError)):
         return None
     phase = scope.phase or _phase_of(error)
     if isinstance(error, library.module.PoolTimeout):
@@ -71,7 +110,21 @@ def failure_of(library: Library, error: Exception, scope: Scope, *, consumed: bo
         phase,
         timed_out=isinstance(error, library.timeout),
         ours=phase is Phase.POOL or _went_stale(library, error, scope),
+        refused=_was_refused(error),
+        wanted=None if rule is None else _wanted(rule, error),
     )
+
+
+def _was_refused(error: Exception) -> bool:
+    """Return whether HTTP/2 says that the request was not acted upon (RFC 9113 6.8, 8.7).
+
+    httpcore raises the event of h2 as the argument of its own error, from which the library makes one of text. A stream
+    above the last one that a closing connection has looked at is sent again by httpcore itself, but for a last one of 0.
+    """
+    event = next(iter((error.__cause__ or error).args), None)
+    if getattr(event, "last_stream_id", None) == 0:
+        return True
+    return hasattr(event, "stream_id") and getattr(event, "error_code", None) == REFUSED_STREAM
 
 
 def _phase_of(error: Exception) -> Phase:

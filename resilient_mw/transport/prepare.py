@@ -9,15 +9,19 @@ from typing import Any
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency, check_dependencies
 from resilient_mw.calls.events import Start
+from resilient_mw.calls.fields import Lines
+from resilient_mw.calls.key import format_key
 from resilient_mw.calls.match import MatchRule, target
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
-from resilient_mw.runtime.context import current
+from resilient_mw.runtime.context import RequestContext, current
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.scope import Scope
 from resilient_mw.transport.trace import Trace
 
-KEY_HEADER = b"idempotency-key"
+OWN_KEY = "idempotency_key"
+"""The extension of a request that holds its key: of the caller, or, once it was made, of us. A redirect and an
+authentication flow copy it, so that the same work keeps its key."""
 MILLISECONDS = "x-request-timeout-ms"
 
 
@@ -88,6 +92,8 @@ class Sending:
         self._library = library
         self._clock = owner.clock
         self._header = self.dependency.deadline_header
+        self._key: str | None = None
+        fields = self.dependency.fields
         self._stream = request.stream
         self._once: Any = None
         if not can_repeat(library, request.stream):
@@ -96,14 +102,24 @@ class Sending:
         # One look at all names: asking the library for a field that is not there costs more than the rest of this.
         names = {name.lower() for name, _ in request.headers.raw}
         self._caller_until = math.inf
-        if self._header is not None and self._header.lower().encode("ascii") in names:
+        if self._header is not None and fields.deadline in names:
             self._caller_until = now + _told(request.headers, self._header)
+        keyed = fields.key_name in names and bool(request.headers[fields.key].strip())
+        if not keyed and request.method in fields.key_methods:
+            self._key = _key_of(request.extensions, fields.key_version, owner)
+            keyed = True
+        context, above = current(), None
+        if fields.heard is not None:
+            above = context.retry_owner(fields.heard)
+        self._tells = fields.tells and fields.told_names.isdisjoint(names)
+        self._above = above
         self.call = Call(
             owner.state,
             request.method,
-            deadline_at=_deadline_at(self.dependency, now),
+            deadline_at=_deadline_at(self.dependency, context, now),
             replayable=self._once is None,
-            keyed=KEY_HEADER in names and bool(request.headers["idempotency-key"].strip()),
+            keyed=keyed,
+            owned=above is not None,
         )
 
     @property
@@ -135,6 +151,10 @@ class Sending:
         allowance = self.allowance()
         if allowance is not None:
             copy.headers[self._header] = allowance  # It replaces every line of that name.
+        if self._key is not None:
+            copy.headers[self.dependency.fields.key] = self._key
+        if self._tells:
+            _add(copy.headers, self.dependency.fields.owner_lines(self._above, start.number))
         return copy
 
     def trace(self, scope: Scope) -> Trace:
@@ -160,8 +180,30 @@ def can_repeat(library: Library, stream: object) -> bool:
     return all(isinstance(getattr(field, "file", b""), bytes | str) for field in fields)
 
 
-def _deadline_at(dependency: Dependency, now: float) -> float:
-    left = current().remaining()
+def _add(headers: Any, lines: Lines) -> None:
+    """Add fields that are not there yet. To the list that both libraries keep, because their own way costs ten times that."""
+    kept = getattr(headers, "_list", None)
+    if isinstance(kept, list):
+        kept += lines
+        return
+    for name, _, value in lines:
+        headers[name.decode("ascii")] = value.decode("ascii")
+
+
+def _key_of(extensions: dict[str, Any], version: int, owner: DependencyOwner) -> str:
+    """Return the value of the key's field; a new key is kept in the request's extensions.
+
+    Raises:
+        ValueError: the caller's key is none.
+    """
+    key = extensions.get(OWN_KEY)
+    if key is None:
+        key = extensions[OWN_KEY] = owner.new_key(version)
+    return format_key(str(key))
+
+
+def _deadline_at(dependency: Dependency, context: RequestContext, now: float) -> float:
+    left = context.remaining()
     if left == math.inf and dependency.total_timeout is not None:
         left = dependency.total_timeout
     return now + left

@@ -135,6 +135,7 @@ class ResilienceMiddleware:
             deadline_at = self._shadow.kept(deadline_at, outer, entry.stream)
         context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
         context.entry = entry
+        context.environ = environ
         run: Run = make(guard, entry, cost, context, now, method, start_response, self._abandoned, tenant)
         if entry.max_body is not None and "wsgi.input" in environ and _is_of_unknown_size(environ):
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)

@@ -48,6 +48,7 @@ class Entry:
     timeout: float = float("inf")
     wakes_at: float = 0.0
     reserved: float | None = None
+    price: int = 1
     error: bool = False
     told: bool = False
     failed: bool | None = False
@@ -82,6 +83,7 @@ class Account:
             head.status == 429 and head.retry_after is not None
         )
         acted = head.status != 425
+        entry.price = 1
         if head.refused and head.status >= 400:
             entry.failed, may_pass, acted = None, True, False
         if entry.failed:
@@ -106,6 +108,7 @@ class Account:
             return (Expire(failure.phase),)
         sent = failure.phase not in BEFORE_THE_REQUEST
         allowed = (entry.safe and entry.replayable) or not sent
+        entry.price = 2 if failure.timed_out else 1
         retry_at = self._retry_at(now, entry, None) if allowed else None
         if retry_at is None:
             entry.stage = "over"
@@ -146,11 +149,10 @@ class Account:
             return (Fail(entry.attempts),) if entry.error else (Refuse(refusal, retry_in, entry.attempts),)
         if entry.attempts:
             if entry.reserved is not None:
-                self.reserved.remove(entry.reserved)
-                if now > entry.reserved:
-                    self.late.append(now)
-                entry.reserved = None
-            self.begun.append(now)
+                late = now > entry.reserved
+                self._forgo(entry)
+                self.late += [now] * entry.price if late else []
+            self.begun += [now] * entry.price
         else:
             self.calls.append(now)
         self.slots += 1
@@ -199,15 +201,15 @@ class Account:
             and at < now + self.breaker.retry_in(now)
         ):
             return None
-        if policy.budget_ratio is not None and not self._has_room(at):
+        if policy.budget_ratio is not None and not self._has_room(at, entry.price):
             return None
         return at
 
-    def _has_room(self, at: float) -> bool:
+    def _has_room(self, at: float, price: int) -> bool:
         policy = self.rules.retry
         assert policy is not None
         assert policy.budget_ratio is not None
-        with_it = [*self.begun, *self.reserved, at]
+        with_it = [*self.begun, *self.reserved, *[at] * price]
         for end in {at, *(other for other in self.reserved if at <= other < at + WINDOW)}:
             inside = sum(end - WINDOW < other <= end for other in with_it)
             calls = sum(end - WINDOW < other <= end for other in self.calls)
@@ -229,7 +231,7 @@ class Account:
     def _again(self, now: float, entry: Entry, at: float) -> Actions:
         if self.rules.retry is not None and self.rules.retry.budget_ratio is not None:
             entry.reserved = at
-            self.reserved.append(at)
+            self.reserved += [at] * entry.price
         if at > now:
             entry.stage = "backoff"
             entry.wakes_at = at
@@ -247,7 +249,8 @@ class Account:
 
     def _forgo(self, entry: Entry) -> None:
         if entry.reserved is not None:
-            self.reserved.remove(entry.reserved)
+            for _ in range(entry.price):
+                self.reserved.remove(entry.reserved)
             entry.reserved = None
 
     def check(self) -> None:

@@ -32,7 +32,7 @@ class BudgetMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.calls: list[float] = []
         self.begun: list[float] = []
-        self.reserved: list[float] = []
+        self.reserved: list[tuple[float, int]] = []
         self.late: list[float] = []
 
     def room(self, end: float, retries: list[float], late: int = 0) -> bool:
@@ -44,9 +44,9 @@ class BudgetMachine(RuleBasedStateMachine):
     @rule(pause=PAUSES)
     def wait(self, pause: int) -> None:
         self.now += pause * TICK
-        for at in sorted(self.reserved):
+        for at, price in sorted(self.reserved):
             if at < self.now:
-                self._begin(at, at)
+                self._begin(at, at, price)
 
     @rule(count=st.integers(1, 12))
     def call(self, count: int) -> None:
@@ -54,47 +54,47 @@ class BudgetMachine(RuleBasedStateMachine):
             self.budget.call(self.now)
             self.calls.append(self.now)
 
-    @rule(backoff=BACKOFFS)
-    def reserve(self, backoff: int) -> None:
+    @rule(backoff=BACKOFFS, price=st.sampled_from([1, 1, 2]))
+    def reserve(self, backoff: int, price: int) -> None:
         begin = self.now + backoff * TICK
-        with_it = [*self.begun, *self.reserved, begin]
-        ends = {begin, *(at for at in self.reserved if at >= begin)}
+        promised = [at for at, each in self.reserved for _ in range(each)]
+        with_it = [*self.begun, *promised, *[begin] * price]
+        ends = {begin, *(at for at in promised if at >= begin)}
         allowed = all(self.room(end, with_it) for end in ends if begin > end - WINDOW)
-        assert self.budget.reserve(self.now, begin) is allowed
+        assert self.budget.reserve(self.now, begin, price) is allowed
         if allowed:
-            self.reserved.append(begin)
+            self.reserved.append((begin, price))
 
     @rule()
     def reserve_all(self) -> None:
         for _ in range(40):
             before = len(self.reserved)
-            self.reserve(0)
+            self.reserve(0, 1)
             if len(self.reserved) == before:
                 break
 
     @precondition(lambda self: self.reserved)
     @rule(pick=st.integers(0, 7))
     def give_up(self, pick: int) -> None:
-        at = self.reserved.pop(pick % len(self.reserved))
-        self.budget.give_back(at)
+        self.budget.give_back(*self.reserved.pop(pick % len(self.reserved)))
 
     @precondition(lambda self: self.reserved)
     @rule(pick=st.integers(0, 7), behind=st.sampled_from([1, 7, 64, 650]))
     def begin_late(self, pick: int, behind: int) -> None:
-        at = self.reserved[pick % len(self.reserved)]
+        at, price = self.reserved[pick % len(self.reserved)]
         now = at + behind * TICK
-        for earlier in sorted(self.reserved):
+        for earlier, its_price in sorted(self.reserved):
             if earlier < now and earlier != at:
-                self._begin(earlier, earlier)
+                self._begin(earlier, earlier, its_price)
         self.now = max(self.now, now)
-        self.late.append(self.now)
-        self._begin(at, self.now)
+        self.late += [self.now] * price
+        self._begin(at, self.now, price)
 
     def teardown(self) -> None:
         if not hasattr(self, "budget"):
             return
-        for at in sorted(self.reserved):
-            self._begin(at, at)
+        for at, price in sorted(self.reserved):
+            self._begin(at, at, price)
         for end in self.begun:
             late = sum(end - WINDOW < at <= end for at in self.late)
             assert end in self.late or self.room(end, self.begun, late), "more retries than were promised"
@@ -102,10 +102,10 @@ class BudgetMachine(RuleBasedStateMachine):
         assert sorted(kept) == kept
         assert len(kept) == sum(at in kept for at in self.begun), "one is counted that was never made"
 
-    def _begin(self, reserved: float, now: float) -> None:
-        self.reserved.remove(reserved)
-        self.budget.begin(reserved, now)
-        self.begun.append(now)
+    def _begin(self, reserved: float, now: float, price: int) -> None:
+        self.reserved.remove((reserved, price))
+        self.budget.begin(reserved, now, price)
+        self.begun += [now] * price
 
 
 @pytest.mark.timeout(0 if PROFILE == "long" else 300)
