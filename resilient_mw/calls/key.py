@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from resilient_mw.calls.config import require_methods
-from resilient_mw.core.checks import require_field_name
+from resilient_mw.core.checks import require_header_name
 
 if TYPE_CHECKING:
     from random import Random
@@ -43,7 +43,7 @@ class IdempotencyKeys:
     version: Literal[4, 7] = 7
 
     def __post_init__(self) -> None:
-        require_field_name("IdempotencyKeys.header", self.header)
+        require_header_name("IdempotencyKeys.header", self.header)
         require_methods("IdempotencyKeys.methods", self.methods)
         object.__setattr__(self, "methods", frozenset(method.upper() for method in self.methods))
         if self.version not in _VERSIONS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from resilient_mw.core.checks import require_field_name
+from resilient_mw.core.checks import require_header_name
 from resilient_mw.core.headers.retry_owner import OWNER_NAME
 
 
@@ -34,5 +34,5 @@ class RetryOwnership:
             raise ValueError(
                 f"RetryOwnership.owner={owner!r} is not allowed: it must be 1 to 64 letters, digits and signs like - . _ : /"
             )
-        require_field_name("RetryOwnership.owner_header", self.owner_header)
-        require_field_name("RetryOwnership.attempt_header", self.attempt_header)
+        require_header_name("RetryOwnership.owner_header", self.owner_header)
+        require_header_name("RetryOwnership.attempt_header", self.attempt_header)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import string
 
 FIELD_NAME = frozenset(string.ascii_letters + string.digits + "-")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 COROUTINE = 0x80
 """The flag of coroutine functions in `co_flags`."""
 
@@ -19,6 +21,17 @@ def require_number(field: str, value: object, *, low: float = 0.0, high: float =
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(f"{field}={value!r} is not allowed: it must be a number {_range(low, high)}")
     return float(value)
+
+
+def require_header_name(field: str, value: object) -> str:
+    """Return `value` if it can be the name of any header field.
+
+    Raises:
+        ValueError: naming the field and the value.
+    """
+    if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
+        raise ValueError(f"{field}={value!r} is not allowed: it must be the name of a header field")
+    return value
 
 
 def require_integer(field: str, value: object, *, low: int, high: int | None = None) -> int:
