@@ -209,9 +209,11 @@ OUTCOMES: dict[str, tuple[Head | Failure, str, bool | None]] = {
 @pytest.mark.parametrize(("name", "method"), list(itertools.product(OUTCOMES, METHODS)))
 def test_outcomes_and_methods(name: str, method: str) -> None:
     outcome, repeated, failed = OUTCOMES[name]
-    call = begun(Desk(retry=policy()), method.split()[0], keyed=method.endswith("key"))
+    call = begun(Desk(retry=policy()), method.split(maxsplit=1)[0], keyed=method.endswith("key"))
     assert again(call, outcome) is (repeated == "all" or (repeated == "safe" and method != "POST"))
-    verdict = classify_head(outcome) if isinstance(outcome, Head) else classify_failure(outcome, cut_short=False)
+    verdict = (
+        classify_head(outcome) if isinstance(outcome, Head) else classify_failure(outcome, cut_short=False)
+    )
     assert verdict.failed is failed
 
 

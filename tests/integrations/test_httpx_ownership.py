@@ -163,21 +163,21 @@ def test_what_the_caller_says_himself_stands() -> None:
 # -- who retries: what is heard
 
 
-def through_asgi(work: Callable[[], None], headers: dict[str, str]) -> None:
+def through_asgi(work: Callable[[], object], headers: dict[str, str]) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         work()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
     async def ask() -> None:
-        transport = httpx.ASGITransport(app=AsgiMiddleware(app))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(app=AsgiMiddleware(app))
         async with httpx.AsyncClient(transport=transport) as asking:
             assert (await asking.get("http://us/", headers=headers)).status_code == 200
 
     asyncio.run(ask())
 
 
-def through_wsgi(work: Callable[[], None], headers: dict[str, str]) -> None:
+def through_wsgi(work: Callable[[], object], headers: dict[str, str]) -> None:
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
         work()
         start_response("200 OK", [])
@@ -187,7 +187,7 @@ def through_wsgi(work: Callable[[], None], headers: dict[str, str]) -> None:
         assert asking.get("http://us/", headers=headers).status_code == 200
 
 
-def in_a_budget(work: Callable[[], None]) -> Callable[[], None]:
+def in_a_budget(work: Callable[[], object]) -> Callable[[], object]:
     def inside() -> None:
         with budget(2.0), current().shield(1.0):
             work()
@@ -195,7 +195,7 @@ def in_a_budget(work: Callable[[], None]) -> Callable[[], None]:
     return inside
 
 
-def in_a_thread(work: Callable[[], None]) -> Callable[[], None]:
+def in_a_thread(work: Callable[[], object]) -> Callable[[], object]:
     from contextvars import copy_context
 
     def inside() -> None:
@@ -206,7 +206,7 @@ def in_a_thread(work: Callable[[], None]) -> Callable[[], None]:
     return inside
 
 
-def directly(work: Callable[[], None]) -> Callable[[], None]:
+def directly(work: Callable[[], object]) -> Callable[[], object]:
     return work
 
 
@@ -215,7 +215,7 @@ def directly(work: Callable[[], None]) -> Callable[[], None]:
 def test_a_service_whose_caller_retries_does_not_and_passes_his_name_on(through: Any, carried: Any) -> None:
     peer, dependency = Peer(503), prices()
     asking = client(peer, dependency)
-    work = carried(lambda: asking.get("http://prices/") and None)
+    work = carried(lambda: asking.get("http://prices/"))
     through(work, {"X-Retry-Owner": "edge", "X-Retry-Attempt": "2"})
     assert peer.said("x-retry-owner") == ["edge"]
     assert peer.said("x-retry-attempt") == ["2"]
@@ -267,7 +267,11 @@ def test_a_policy_can_insist_and_names_can_be_chosen() -> None:
 def test_two_dependencies_with_names_of_their_own_in_one_request() -> None:
     peer = Peer(503)
     stock = Dependency(
-        "stock", "http://stock/*", retry=policy(), breaker=None, ownership=RetryOwnership(owner_header="X-Who")
+        "stock",
+        "http://stock/*",
+        retry=policy(),
+        breaker=None,
+        ownership=RetryOwnership(owner_header="X-Who"),
     )
     asking = client(peer, prices(), stock)
 
@@ -302,7 +306,10 @@ def test_an_answer_can_say_do_not_retry(headers: dict[str, str], requests: int, 
 
 
 def test_a_pushback_is_waited_for() -> None:
-    peer, dependency = Peer(lambda: httpx.Response(503, headers={"grpc-retry-pushback-ms": "80"}), 200), prices()
+    peer, dependency = (
+        Peer(lambda: httpx.Response(503, headers={"grpc-retry-pushback-ms": "80"}), 200),
+        prices(),
+    )
     owner: Any
     with client(peer, dependency) as asking:
         owner = dependency.owner[0]
@@ -447,3 +454,48 @@ def test_b58_every_error_and_method(name: str, method: str) -> None:
     owner: Any = dependency.owner[0]
     blamed = name not in MISTAKES and name != "PoolTimeout"
     assert owner.judged()[:2] == (0, (3 if repeated else 1) if blamed else 0)
+
+
+# -- a chain of services
+
+
+def test_five_services_in_a_row_over_a_failing_one() -> None:
+    reached = 0
+    calls, layers = 200, 5
+
+    async def bottom(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal reached
+        reached += 1
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    def service(name: str, below: Any) -> tuple[Any, Dependency]:
+        dependency = Dependency(
+            name, "http://below/*", retry=RetryPolicy(attempts=3, backoff_base=0.0), breaker=None
+        )
+        asking = httpx.AsyncClient(
+            transport=AsyncResilientTransport([dependency], httpx.ASGITransport(app=below))
+        )
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            status = (await asking.get("http://below/")).status_code
+            await send({"type": "http.response.start", "status": status, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        return AsgiMiddleware(app), dependency
+
+    async def ask() -> list[Dependency]:
+        app: Any = bottom
+        dependencies = []
+        for layer in range(layers):
+            app, dependency = service(f"layer{layer}", app)
+            dependencies.append(dependency)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app)) as asking:
+            for _ in range(calls):
+                assert (await asking.get("http://top/")).status_code == 503
+        return dependencies
+
+    *lower, top = asyncio.run(ask())
+    assert calls * 1.05 < reached <= calls * 1.3
+    assert top.snapshot().retries == reached - calls
+    assert [each.snapshot().retries for each in lower] == [0] * (layers - 1)
