@@ -230,7 +230,7 @@ CALLS_FAULTS = (
         "if state.breaker is not None and not state.breaker.would_allow(begin):", "if False:",
         (CASES + "b71_ten_calls_at_once_each_of_which_fails_twice_and_then_succeeds",)),
     Fault("b71_retry_budget_not_charged", RETRY,
-        "if state.budget is not None and not state.budget.reserve(\n        now, begin, tried.verdict.price\n    ):", "if False:",
+        "if state.budget is not None and not state.budget.reserve(now, begin, tried.verdict.price):", "if False:",
         (CASES + "b71_retry_budget_and_breaker_bound_what_is_sent",)),
     # -- B73: the wall clock
     Fault("b73_durations_by_the_wall_clock", CLOCKS, "staticmethod(monotonic)", "staticmethod(lambda: time())", (

@@ -55,14 +55,15 @@ MACHINE_FAULTS = (
         CALLS + "test_breaker_machine.py",
     )),
     # -- calls: the retry budget and the back-off
-    Fault("one_retry_too_many", BUDGET, "return retries + 1 <= ", "return retries <= ", (
+    Fault("one_retry_too_many", BUDGET, "return retries + price <= ", "return retries <= ", (
         CALLS + "test_budget_machine.py",
     )),
     Fault("later_retries_overlooked", BUDGET,
-        "or not all(self._has_room(end) for end in retries[place:last])", "",
+        "(begin, *retries[place:last])", "(begin,)",
         (CALLS + "test_budget.py::test_a_retry_is_reserved_for_the_end_of_its_back_off",)),
     Fault("late_retry_counted_too_early", BUDGET,
-        "self.give_back(reserved)\n            insort(self._retries, now)", "pass",
+        "self.give_back(reserved, price)\n            place = bisect_right(self._retries, now)\n"
+        "            self._retries[place:place] = [now] * price", "pass",
         (CALLS + "test_budget.py::test_one_that_begins_late_counts_where_it_began",)),
     Fault("calls_are_never_forgotten", BUDGET,
         "del self._calls[: bisect_right(self._calls, now - WINDOW)]", "pass",

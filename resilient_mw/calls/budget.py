@@ -60,9 +60,7 @@ class RetryBudget:
         del retries[: bisect_right(retries, now - WINDOW)]
         place = bisect_right(retries, begin)
         last = bisect_left(retries, begin + WINDOW)
-        if not self._has_room(begin, price) or not all(
-            self._has_room(end, price) for end in retries[place:last]
-        ):
+        if not all(self._has_room(end, price) for end in (begin, *retries[place:last])):
             return False
         retries[place:place] = [begin] * price
         return True

@@ -124,8 +124,13 @@ class Run:
         kwargs: dict[str, Any],
     ) -> None:
         now = owner.clock.now()
+        heard = owner.dependency.fields.heard
         self.call = Call(
-            owner.state, FUNCTION, deadline_at=_deadline_at(owner.dependency, now), keyed=idempotent
+            owner.state,
+            FUNCTION,
+            deadline_at=_deadline_at(owner.dependency, now),
+            keyed=idempotent,
+            owned=heard is not None and current().retry_owner(heard) is not None,
         )
         self._owner = owner
         self._function = function

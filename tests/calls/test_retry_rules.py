@@ -11,10 +11,10 @@ import pytest
 
 from resilient_mw.calls.backoff import decorrelated_jitter, equal_jitter
 from resilient_mw.calls.budget import RetryBudget
-from resilient_mw.calls.call import DELIVER, DISCARD, FAIL, Call, Start, Wait
+from resilient_mw.calls.call import Call
 from resilient_mw.calls.classify import classify_failure, classify_head
 from resilient_mw.calls.config import RetryPolicy
-from resilient_mw.calls.events import Failure, Head, Phase
+from resilient_mw.calls.events import DELIVER, FAIL, Discard, Failure, Head, Phase, Start, Wait
 from resilient_mw.calls.ownership import RetryOwnership
 from tests.calls.desk import Desk, Luck
 
@@ -25,7 +25,7 @@ def policy(**fields: Any) -> RetryPolicy:
 
 def again(call: Call, outcome: Head | Failure, now: float = 0.0) -> bool:
     """Whether an outcome of a first attempt is followed by another one."""
-    actions = call.head(now, outcome) if isinstance(outcome, Head) else call.failed(now, outcome)
+    actions = call.head(now, 1, outcome) if isinstance(outcome, Head) else call.failed(now, 1, outcome)
     assert isinstance(actions[-1], (Start, Wait)) or actions[-1] in {DELIVER, FAIL}
     return isinstance(actions[-1], (Start, Wait))
 
@@ -59,7 +59,7 @@ def test_a_call_draws_what_its_policy_says() -> None:
         desk = Desk(Luck(1.0), retry=policy(jitter=jitter, backoff_base=1.0, backoff_cap=60.0, attempts=4))
         call, now, seen = begun(desk), 0.0, []
         for _ in range(3):
-            (*_, wait) = call.head(now, Head(503))
+            (*_, wait) = call.head(now, call.attempts, Head(503))
             assert isinstance(wait, Wait)
             seen.append(wait.until - now)
             now = wait.until
@@ -77,7 +77,7 @@ def test_b56_a_thousand_clients_that_were_told_5_seconds(jitter: str, cap: float
     desk = Desk(random, retry=policy(**fields))
     for _ in range(1000):
         call = begun(desk)
-        actions = call.head(0.0, Head(503, retry_after=5.0))
+        actions = call.head(0.0, 1, Head(503, retry_after=5.0))
         if isinstance(actions[-1], Wait):
             begins.append(actions[-1].until)
         call.cancel(0.0)
@@ -237,11 +237,11 @@ def test_a_layer_below_the_owner_does_not_retry_unless_it_insists(outcome: Head 
 def test_an_answer_says_that_a_retry_is_useless() -> None:
     desk = Desk(retry=policy())
     call = begun(desk)
-    assert call.head(0.0, Head(503, told_not_to=True)) == (DELIVER,)
+    assert call.head(0.0, 1, Head(503, told_not_to=True)) == (DELIVER,)
     assert desk.state.retry_refusals == {"told_not_to": 1}
     assert classify_head(Head(503, told_not_to=True)).failed is True
     # What nobody would have repeated is not counted.
-    assert begun(desk).head(0.0, Head(404, told_not_to=True)) == (DELIVER,)
+    assert begun(desk).head(0.0, 1, Head(404, told_not_to=True)) == (DELIVER,)
     assert desk.state.retry_refusals == {"told_not_to": 1}
 
 
@@ -250,9 +250,9 @@ def test_an_answer_says_that_a_retry_is_useless() -> None:
 
 def test_a_rule_decides_what_may_pass_and_nothing_else() -> None:
     desk = Desk(retry=policy())
-    assert begun(desk).head(0.0, Head(404, wanted=True))[0] == DISCARD
-    assert begun(desk).head(0.0, Head(200, wanted=True))[0] == DISCARD
-    assert begun(desk).head(0.0, Head(503, wanted=False)) == (DELIVER,)
+    assert begun(desk).head(0.0, 1, Head(404, wanted=True))[0] == Discard(1)
+    assert begun(desk).head(0.0, 1, Head(200, wanted=True))[0] == Discard(1)
+    assert begun(desk).head(0.0, 1, Head(503, wanted=False)) == (DELIVER,)
     assert not again(begun(desk, "POST"), Head(404, wanted=True))
     assert not again(begun(desk, "POST"), Failure(Phase.HEAD, wanted=True))
     assert not again(begun(desk), Failure(Phase.HEAD, wanted=False))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from resilient_mw.calls.call import Call, Deliver, Start, Wait
+from resilient_mw.calls.call import Call
 from resilient_mw.calls.config import RetryPolicy
 from resilient_mw.calls.dependency import Dependency
-from resilient_mw.calls.events import Head
+from resilient_mw.calls.events import Deliver, Head, Start, Wait
 from resilient_mw.calls.ownership import RetryOwnership
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core.headers.retry_owner import RetryOwner, parse_retry_owner
@@ -67,7 +67,7 @@ class Chain:
             action = actions[-1]
             if isinstance(action, Start):
                 status = yield from self._serve(layer + 1, self._told(layer, above, action.number))
-                actions = call.head(self.now, Head(status))
+                actions = call.head(self.now, action.number, Head(status))
             elif isinstance(action, Wait):
                 yield action.until - self.now
                 actions = call.resume(self.now)
