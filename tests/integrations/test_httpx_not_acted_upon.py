@@ -12,6 +12,7 @@ from typing import Any
 import h2.config
 import h2.connection
 import h2.events
+import h2.exceptions
 import httpx
 import pytest
 
@@ -54,7 +55,7 @@ def http2_server(first: str) -> Iterator[tuple[str, list[str]]]:
         with sock:
             try:
                 _serve(sock, first, asked)
-            except OSError:
+            except (OSError, h2.exceptions.ProtocolError):
                 pass
 
     def accept(listener: socket.socket) -> None:
@@ -83,9 +84,9 @@ def test_a_post_is_repeated_where_http2_says_that_it_was_not_acted_upon(first: s
         with httpx.Client(transport=transport) as client:
             if requests == 1:
                 with pytest.raises(httpx.RemoteProtocolError):
-                    client.post(url, content=b"x")
+                    client.post(url)
             else:
-                assert client.post(url, content=b"x").status_code == 200
+                assert client.post(url).status_code == 200
         assert len(asked) == requests
         owner: Any = dependency.owner[0]
         assert owner.judged()[1] == (1 if first == "cancelled" else 0)
