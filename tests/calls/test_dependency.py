@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.config import IDEMPOTENT, BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency, check_dependencies
 from resilient_mw.calls.match import target
 from resilient_mw.core.errors import ResilienceWarning
@@ -202,4 +202,4 @@ def test_a_dependency_is_frozen() -> None:
 
 def test_methods_are_compared_in_upper_case() -> None:
     with pytest.warns(ResilienceWarning):
-        assert RetryPolicy(unsafe_methods=["post"]).repeatable == {"POST"}
+        assert RetryPolicy(unsafe_methods=["post"]).repeatable == IDEMPOTENT | {"POST"}
