@@ -22,9 +22,9 @@ BOTH = (
 )
 
 TENANT_FAULTS = (
-    Fault("asgi_gives_back_for_nobody", ASGI_EXCHANGE, "COMPLETED, ran, self.tenant)", "COMPLETED, ran, None)", BOTH[:1]),
+    Fault("asgi_gives_back_for_nobody", ASGI_EXCHANGE, "COMPLETED, ran, self.tenant, now)", "COMPLETED, ran, None, now)", BOTH[:1]),
     Fault("asgi_gives_back_for_nobody_when_cut_off", ASGI_EXCHANGE,
-        "reason.value, ran, self.tenant)", "reason.value, ran, None)",
+        "reason.value, ran, self.tenant, now)", "reason.value, ran, None, now)",
         (OVER_ASGI + "slots_come_back_to_the_tenant_on_every_way_out[deadline]",
          OVER_ASGI + "slots_come_back_to_the_tenant_on_every_way_out[disconnect]")),
     Fault("asgi_loses_the_tenant_of_an_arrival", ASGI, "cost, deadline_at, outer, tenant)", "cost, deadline_at, outer)", BOTH[:1]),

@@ -35,8 +35,7 @@ class AdmissionController(Phases):
 
     def __init__(self, policy: ServerPolicy, random: Random) -> None:
         super().__init__(policy)
-        self.exempt = 0
-        self.waiting = 0
+        self.exempt = self.waiting = 0
         self.overloaded = False
         self.queue_length = policy.queue_length
         self._policy = policy
@@ -114,7 +113,8 @@ class AdmissionController(Phases):
         else:
             self.forecast.finish(route, outcome, ran)
         state = self.classes[route.rank]
-        if self.waiting or route.rank < 0 or state.tenants is not None or state.reserved or state.slots < cost:
+        apart = state.tenants is not None or state.reserved or state.slots < cost
+        if apart or self.waiting or route.rank < 0:
             return self.release(now, route, cost, tenant)
         self.slots.in_use -= cost  # give_back() for a class without reserve, without a call
         state.slots -= cost

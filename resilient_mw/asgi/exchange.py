@@ -153,7 +153,10 @@ class HttpExchange(Supervised):
         kind = message["type"]
         if kind == "http.response.body" and not message.get("more_body", False):
             last = not self._trailers
-        elif self._is_late(kind, message):
+        elif (
+            kind == "http.response.start" or message.get("more_body", False)
+        ) and self._clock.now() >= self.deadline_at:
+            # More is to come, and the loop may not have come round to the timer: it was blocked, or a stream never suspends.
             await self.give_up(CancelReason.DEADLINE)
             return
         elif kind == "http.response.start":
@@ -238,13 +241,14 @@ class HttpExchange(Supervised):
 
     def release(self) -> None:
         """Count how the run ended and give the slots back."""
-        ran = self._clock.now() - self.started_at
+        now = self._clock.now()
+        ran = now - self.started_at
         guard = self._guard
         reason = self.reason
         if reason is None:
-            guard.end(self.entry, self._cost, ERROR if self.failed else COMPLETED, ran, self.tenant)
+            guard.end(self.entry, self._cost, ERROR if self.failed else COMPLETED, ran, self.tenant, now)
             return
-        guard.end(self.entry, self._cost, reason.value, ran, self.tenant)
+        guard.end(self.entry, self._cost, reason.value, ran, self.tenant, now)
         guard.cancelled(self.entry, reason, ran)
 
     # -- two of ours ---------------------------------------------------------------------------------------------------
@@ -254,14 +258,6 @@ class HttpExchange(Supervised):
         return not self.done and (self.task is task or self._scope is scope)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
-
-    def _is_late(self, kind: str, message: Any) -> bool:
-        """Return whether a message after which more is to come is sent after the deadline.
-
-        The loop may not have come round to the timer: it was blocked, or a stream never suspends.
-        """
-        goes_on = kind == "http.response.start" or message.get("more_body", False)
-        return goes_on and self._clock.now() >= self.deadline_at
 
     def _open_channel(self) -> Channel:
         if self.channel is None:

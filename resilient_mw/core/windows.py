@@ -38,7 +38,7 @@ class RunningMedian:
         # Every run of a service comes by here: comparisons, where calls of min() and max() would cost three times as much.
         estimate, seen, step = self._estimate, self._samples, SMALLEST_STEP
         for each in samples:
-            sample = each if each > SMALLEST_SAMPLE else SMALLEST_SAMPLE
+            sample = each if each > SMALLEST_SAMPLE else SMALLEST_SAMPLE  # noqa: FURB136
             if seen < MEDIAN_SAMPLES:
                 seen += 1
                 if seen == 1:
@@ -47,11 +47,11 @@ class RunningMedian:
                 step = 1.0 + 0.5 / seen
             if sample > estimate:
                 estimate *= step
-                if estimate > sample:
+                if estimate > sample:  # noqa: PLR1730
                     estimate = sample
             elif sample < estimate:
                 estimate /= step
-                if estimate < sample:
+                if estimate < sample:  # noqa: PLR1730
                     estimate = sample
         self._estimate, self._samples = estimate, seen
 

@@ -146,11 +146,27 @@ class Guard(GuardState):
         if self.overload.crowded:
             self.overload.thin_out()
 
-    def end(self, entry: RouteEntry, cost: int, outcome: str, ran: float, tenant: str | None = None) -> None:
-        """Count a run that has ended and give back its slots: the common case in one step."""
+    def end(  # noqa: PLR0917  on the way of every request: keywords would cost
+        self,
+        entry: RouteEntry,
+        cost: int,
+        outcome: str,
+        ran: float,
+        tenant: str | None = None,
+        now: float | None = None,
+    ) -> None:
+        """Count a run that has ended and give back its slots: the common case in one step.
+
+        Args:
+            entry, cost, tenant: as named to `arrive`.
+            outcome, ran: how it ended, and after how many seconds.
+            now: this instant, from whoever has just asked the clock; None: it is asked.
+        """
         self._lock.acquire()
         try:
-            settled = self.controller.end(self.clock.now(), entry, cost, outcome, ran, tenant)
+            settled = self.controller.end(
+                self.clock.now() if now is None else now, entry, cost, outcome, ran, tenant
+            )
         finally:
             self._lock.release()
         if settled:

@@ -103,7 +103,7 @@ def test_slots_that_are_not_held_are_not_given_back_in_one_step() -> None:
     desk = Desk(limit=3)
     desk.admit(0.0, "critical")
     with pytest.raises(RuntimeError, match="'normal' were given back, but it holds 0"):
-        desk.controller.end(0.1, desk.route(), 1, ERROR, 0.1)
+        desk.controller.end(0.1, desk.route(), 1, COMPLETED, 0.1)
     assert desk.controller.slots.in_use == 1
 
 
