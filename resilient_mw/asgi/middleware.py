@@ -78,11 +78,11 @@ class ResilienceMiddleware(MiddlewareState):
             await read_whole(self, scope, receive, send)
             return
         arrived = self._arrive(scope, receive, send)
-        if isinstance(arrived, tuple):
-            reason, retry_after = arrived
-            await self._refusals[reason].send(scope, send, retry_after, None)
-            return
         if not isinstance(arrived, HttpExchange):
+            if isinstance(arrived, tuple):
+                reason, retry_after = arrived
+                await self._refusals[reason].send(scope, send, retry_after, None)
+                return
             arrived = await self._later(arrived, scope, receive, send)
             if arrived is None:
                 return
