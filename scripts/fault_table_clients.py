@@ -228,7 +228,7 @@ FAULTS = (
     Fault(
         "aiohttp_head_told_before_connecting",
         SENDING,
-        "        self._write(Headers(message.headers))\n",
+        "        _write(asked, request.headers, Headers(message.headers))\n",
         "",
         (CALLS + "the_deadline_is_told_as_it_is_after_connecting[aiohttp]",),
     ),

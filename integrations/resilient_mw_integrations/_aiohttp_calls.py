@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,25 +97,28 @@ class Sending:
     def __init__(self, asked: Any, handler: Callable[[Any], Any]) -> None:
         self._asked = asked
         self._handler = handler
-        self._written = Headers(asked.headers.items())
+        self._original = Headers(asked.headers.items())
 
     async def attempt(self, request: Request) -> Response:
-        """Make an attempt up to its head."""
-        asked = self._asked
-        self._write(request.headers)
+        """Make an attempt up to its head, with a copy of aiohttp's request: another one may be under way."""
         scope = SCOPE.get()
         if scope is None:
             raise RuntimeError("an attempt is made inside its scope")
+        asked = copy(self._asked)
+        asked.headers = self._asked.headers.copy()
+        _write(asked, self._original, request.headers)
         traces = getattr(asked, "_traces", None)
         timer = asyncio.timeout(None)
         connecting = Connecting(scope, timer, request.extensions["timeout"]["connect"])
         trace = Trace(getattr(asked, "_session", None), TRACES, connecting)  # type: ignore[arg-type]
         if isinstance(traces, list):
-            traces.append(trace)
+            traces.append(
+                trace
+            )  # The list is the session's own for this request, so all attempts hear of all.
         else:
             connecting.begin()
         send = asked.send
-        asked.send = lambda connection: self._send(send, connection, request, connecting)
+        asked.send = lambda connection: self._send(asked, send, connection, request, connecting)
         try:
             async with timer:
                 answer = await self._handler(asked)
@@ -140,7 +144,7 @@ class Sending:
         )
 
     async def _send(
-        self, send: Callable[..., Any], connection: Any, request: Request, connecting: Connecting
+        self, asked: Any, send: Callable[..., Any], connection: Any, request: Request, connecting: Connecting
     ) -> Any:
         """Send the request over a connection: the last instant at which its head can be changed."""
         connecting.end()
@@ -148,7 +152,7 @@ class Sending:
             request.stream.begun = True
         message = SimpleNamespace(method=request.method.encode(), headers=request.headers.raw)
         await request.extensions["trace"]("http11.send_request_headers.started", {"request": message})
-        self._write(Headers(message.headers))
+        _write(asked, request.headers, Headers(message.headers))
         answer = await send(connection)
         writer = getattr(answer, "_writer", None)
         if writer is None:
@@ -156,16 +160,6 @@ class Sending:
         else:
             writer.add_done_callback(connecting.written)
         return answer
-
-    def _write(self, told: Headers) -> None:
-        """Write what has changed into aiohttp's request: the rest may have been changed by it."""
-        for name in dict.fromkeys(name.lower() for name in told):
-            values = told.get_list(name)
-            if values != self._written.get_list(name):
-                self._asked.headers.popall(name, None)
-                for value in values:
-                    self._asked.headers.add(name, value)
-        self._written = Headers(told.items())
 
     def _note(self, error: Exception, scope: Scope) -> None:
         """Note what an error says about where the attempt was."""
@@ -182,6 +176,16 @@ class Sending:
                 scope.count(0)  # Not one byte of an answer.
         elif isinstance(error, aiohttp.ClientOSError):
             scope.count(0)
+
+
+def _write(asked: Any, before: Headers, now: Headers) -> None:
+    """Write what has changed into aiohttp's request: the rest may have been changed by it."""
+    for name in dict.fromkeys(name.lower() for name in now):
+        values = now.get_list(name)
+        if values != before.get_list(name):
+            asked.headers.popall(name, None)
+            for value in values:
+                asked.headers.add(name, value)
 
 
 class Connecting:
@@ -220,18 +224,21 @@ def _traces() -> aiohttp.TraceConfig:
     """Return what tells where an attempt is. Its context is a `Connecting`."""
     config = aiohttp.TraceConfig()
 
+    def own(note: Callable[[Connecting], None]) -> Any:
+        async def told(_session: Any, connecting: Any, _told: Any) -> None:
+            if (
+                SCOPE.get() is connecting.scope
+            ):  # All attempts of one request are told of each other's events.
+                note(connecting)
+
+        return told
+
     def phase(value: Phase | None) -> Any:
-        async def note(_session: Any, connecting: Any, _told: Any) -> None:
-            connecting.scope.phase = value
-
-        return note
-
-    async def begin(_session: Any, connecting: Any, _told: Any) -> None:
-        connecting.begin()
+        return own(lambda connecting: setattr(connecting.scope, "phase", value))
 
     config.on_connection_queued_start.append(phase(Phase.POOL))
     config.on_connection_queued_end.append(phase(None))
-    config.on_connection_create_start.append(begin)
+    config.on_connection_create_start.append(own(Connecting.begin))
     config.on_dns_resolvehost_start.append(phase(Phase.DNS))
     config.on_dns_resolvehost_end.append(phase(Phase.CONNECT))
     config.freeze()

@@ -99,6 +99,8 @@ def test_every_way_of_reading_is_bounded(client: Any, how: str) -> None:
         client.open([prices])
         response = client.send("GET", server.url + "/")
         raw = getattr(response, "raw", response)
+        if how == "read1" and not hasattr(super(type(raw), raw), how):
+            pytest.skip("this release of urllib3 has no such method")
         ways: dict[str, Callable[[], object]] = {
             "read": lambda: [raw.read(2) for _ in range(1000)],
             "read1": lambda: [raw.read1(2) for _ in range(1000)],
