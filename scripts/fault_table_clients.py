@@ -36,7 +36,7 @@ FAULTS = (
         WIRE,
         "self.sock.settimeout(left)",
         "pass",
-        (DEADLINES + "the_deadline_holds[never-reads-urllib3]",),
+        (DEADLINES + "a_server_may_take_its_time_to_read",),
     ),
     Fault(
         "urllib3_slow_writes_not_seen",
@@ -69,8 +69,8 @@ FAULTS = (
     Fault(
         "urllib3_pool_waits_for_ever",
         POOLS,
-        "left = scope.left(timeout)",
-        "left = timeout",
+        "super()._get_conn(left if left is None else max(0.0, left))",
+        "super()._get_conn(None)",
         (DEADLINES + "waiting_for_a_connection_of_the_pool",),
     ),
     Fault(
@@ -89,13 +89,6 @@ FAULTS = (
         "            raw.retries = retries\n",
         "",
         (CALLS + "b62_each_hop_of_a_redirect_is_looked_at_anew[urllib3]",),
-    ),
-    Fault(
-        "urllib3_path_taken_for_a_url",
-        POOLS,
-        'url.lower().startswith(("http://", "https://"))',
-        '"://" in url',
-        (URLLIB3 + "b62_a_path_that_looks_like_a_url_does_not_make_a_dependency_of_a_stranger",),
     ),
     Fault(
         "urllib3_silent_proxy_is_no_timeout",
@@ -144,8 +137,8 @@ FAULTS = (
     Fault(
         "urllib3_one_shot_body_again",
         POOLS,
-        "self.sync_upload: Callable[..., Any] = Upload",
-        "self.sync_upload: Callable[..., Any] = ByteStream",
+        "            else body,\n",
+        "            else ByteStream(body),\n",
         (CALLS + "b52_a_body_that_can_be_sent_once_is_sent_once",),
     ),
     Fault(
@@ -179,7 +172,7 @@ FAULTS = (
     Fault(
         "aiohttp_expired_body_changes_its_mind",
         ALARM,
-        "        content.__class__ = _Ended\n",
+        "        answer.content.set_exception(error)\n",
         "",
         (AIOHTTP + "an_expired_body_stays_expired",),
     ),

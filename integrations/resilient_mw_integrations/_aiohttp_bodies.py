@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from typing import Any
 
 import aiohttp
 
@@ -24,15 +23,6 @@ class Wire:
 
     async def aclose(self) -> None:
         self.answer.release()
-
-
-class _Ended(aiohttp.StreamReader):
-    """A body whose end was told once and for all."""
-
-    __slots__ = ()
-
-    def set_exception(self, *args: Any, **keywords: Any) -> None:
-        """Keep what was told: the end of the connection comes after it."""
 
 
 class Body:
@@ -82,9 +72,7 @@ class Body:
         if answer is None or answer.connection is None:
             return
         error = delivery.failed(delivery.timed_out(), timed_out=True)
-        content = answer.content
-        content.set_exception(error)
-        content.__class__ = _Ended
+        answer.content.set_exception(error)
         answer.close()
 
     def _collected(self, _answer: object) -> None:

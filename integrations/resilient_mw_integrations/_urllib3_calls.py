@@ -75,9 +75,9 @@ class Urllib3Calls(SyncCalls[Request, Response]):
     def __init__(self, library: Library, dependencies: Sequence[Dependency]) -> None:
         super().__init__(library, dependencies, _Sender(), bounded=True)
 
-    def wants(self, url: str) -> bool:
+    def wants(self, url: Url) -> bool:
         """Return whether a request goes to one of the dependencies."""
-        return self._directory.find(Url(url)) is not None
+        return self._directory.find(url) is not None
 
 
 class _Sender:
@@ -116,7 +116,7 @@ class ResilientPool(HTTPConnectionPool):
     ) -> Any:
         """Send a request; if it goes to a dependency, as a call."""
         absolute = url.lower().startswith(("http://", "https://"))  # As proxies are told.
-        target = url if absolute else self._absolute(url)
+        target = Url(url if absolute else self._absolute(url))
         send: Any = super().urlopen
         if not self.calls.wants(target):
             return send(
@@ -132,7 +132,7 @@ class ResilientPool(HTTPConnectionPool):
         sending = Sending(self, send, url, {**options, "decode_content": decode_content, **response_kw})
         call = Request(
             method.upper(),
-            Url(target),
+            target,
             headers=Headers((self.headers if headers is None else headers).items()),
             stream=ByteStream(body)
             if body is None or isinstance(body, str | bytes | bytearray | memoryview)

@@ -130,9 +130,10 @@ class BoundedConnection(HTTPConnection):
         if scope is None or self.sock is None:
             super().send(data)
             return
-        pieces = _pieces(data)
-        base = self.timeout
-        for piece in pieces:
+        attempt = ATTEMPT.get()
+        # While urllib3 writes, `self.timeout` is still that of connecting.
+        base = self.timeout if attempt is None else attempt.extensions["timeout"]["write"]
+        for piece in _pieces(data):
             left = scope.left(base)
             if left is not None and left <= 0:
                 raise self._late()
@@ -224,18 +225,15 @@ class Reader(io.RawIOBase):
         super().close()
 
 
-def _told(attempt: Request, headers: Any) -> HTTPHeaderDict:
+def _told(attempt: Request, headers: HTTPHeaderDict) -> HTTPHeaderDict:
     """Return the head with what is left in this instant, and note that it is being written."""
-    raw = [] if headers is None else Headers(headers.items()).raw
-    message = SimpleNamespace(method=attempt.method.encode("latin-1", "replace"), headers=raw)
-    before = list(raw)
+    raw = Headers(headers.items()).raw
+    message = SimpleNamespace(method=attempt.method.encode("latin-1", "replace"), headers=raw.copy())
     attempt.extensions["trace"]("http11.send_request_headers.started", {"request": message})
-    lines = HTTPHeaderDict()
-    for (name, value), old, new in zip(
-        () if headers is None else headers.items(), before, message.headers, strict=True
-    ):
-        lines.add(name, value if old == new else new[1].decode("latin-1"))
-    return lines
+    for old, (name, value) in zip(raw, message.headers, strict=True):
+        if old != (name, value):
+            headers[name.decode("latin-1")] = value.decode("latin-1")  # The dictionary is this attempt's own.
+    return headers
 
 
 def _pieces(data: Any) -> Iterable[Any]:

@@ -15,6 +15,7 @@ from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core.errors import DeadlineExceeded
 from resilient_mw_integrations.aiohttp import CallExpired, ResilientMiddleware, TransportClosed
+from tests.integrations.test_httpx_deadlines import drips_chunks
 from tests.transport.tcp_server import Connection, RawServer, head
 
 
@@ -91,8 +92,9 @@ async def test_a_response_that_nobody_reads_gives_its_slot_back_with_its_attempt
                     await response.read()
 
 
-async def test_an_expired_body_stays_expired() -> None:
-    with RawServer(half) as server:
+@pytest.mark.parametrize("script", [half, drips_chunks])
+async def test_an_expired_body_stays_expired(script: Callable[[Connection], None]) -> None:
+    with RawServer(script) as server:
         dependency = prices(server.url, total_timeout=0.15)
         async with session(ResilientMiddleware([dependency])) as client:
             response = await client.get(server.url + "/half")

@@ -67,11 +67,12 @@ def test_b50_a_retried_answer_gives_its_connection_back(client: Any) -> None:
 
 
 @every_client
-def test_b50_a_discarded_body_that_does_not_end_takes_no_place_in_the_pool(client: Any) -> None:
+@pytest.mark.parametrize("size", [1, 500_000])
+def test_b50_a_discarded_body_that_does_not_end_takes_no_place_in_the_pool(client: Any, size: int) -> None:
     def script(connection: Connection) -> None:
         while connection.request():
             if len(connection.server.requests) == 1:
-                connection.send(head(503, 100_000) + b"x")
+                connection.send(head(503, 1_000_000) + b"x" * size)
                 connection.hang()
                 return
             connection.answer()

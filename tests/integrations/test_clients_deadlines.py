@@ -113,6 +113,19 @@ def test_every_way_of_reading_is_bounded(client: Any, how: str) -> None:
 
 
 @every_client
+def test_a_server_may_take_its_time_to_read(client: Any) -> None:
+    def late(connection: Connection) -> None:
+        connection.server.over.wait(0.3)
+        connection.request()
+        connection.answer()
+
+    with RawServer(late) as server:
+        client.open([dependency(server.url, connect_timeout=0.1, timeout=10.0)])
+        assert client.request("PUT", server.url + "/", data=client.large(10_000_000)).status == 200
+        assert len(server.requests[0].body) == 10_000_000
+
+
+@every_client
 def test_connecting_to_a_full_queue(client: Any) -> None:
     with FullBacklog() as url:
         client.open([dependency(url, connect_timeout=5.0)])

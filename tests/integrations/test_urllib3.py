@@ -150,6 +150,8 @@ def test_a_proxy_that_is_silent_does_not_hold_a_call() -> None:
         with current().within(0.1), pytest.raises(DeadlineExceeded) as caught:
             manager.request("GET", "https://prices.test/")
         assert getattr(caught.value, "phase", None) == "connect"
+        owner: Any = dependency.owner[0]
+        assert owner.state.bad == 0  # It was the caller's small budget that ended it.
 
 
 def test_headers_of_requests_go_over_as_they_are() -> None:
