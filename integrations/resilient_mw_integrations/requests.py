@@ -75,6 +75,11 @@ class ResilientAdapter(HTTPAdapter):
         self._calls = Urllib3Calls(LIBRARY, dependencies)
         super().__init__(**options)
 
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            "a ResilientAdapter cannot be pickled or copied: its dependencies hold the state of this process. Mount a new one"
+        )
+
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         """Make the pools."""
         super().init_poolmanager(*args, **options)

@@ -79,6 +79,8 @@ ManagerT = TypeVar("ManagerT", bound=urllib3.PoolManager)
 def wrap(manager: ManagerT, dependencies: Sequence[Dependency]) -> ManagerT:
     """Let an existing manager make calls to dependencies; return it. Its pools so far are forgotten.
 
+    Clearing it wakes nobody who waits for his next attempt.
+
     Raises:
         ValueError: the dependencies do not go together, or the manager is wrapped already.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -167,3 +168,11 @@ def test_b62_a_path_that_looks_like_a_url_does_not_make_a_dependency_of_a_strang
         manager = ResilientPoolManager([dependency])
         assert manager.request("GET", stranger.url + "/http://prices.test/x").status == 200
         assert stranger.requests[0].all("x-request-timeout-ms") == []
+
+
+def test_an_adapter_says_that_it_cannot_go_to_another_process() -> None:
+    with (
+        session(ResilientAdapter([prices("http://prices.test")])) as made,
+        pytest.raises(TypeError, match="Mount a new one"),
+    ):
+        pickle.dumps(made)
