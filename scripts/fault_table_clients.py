@@ -95,7 +95,7 @@ FAULTS = (
         POOLS,
         "if isinstance(error.original_error, LATE):",
         "if False:",
-        (URLLIB3 + "a_proxy_that_is_silent_does_not_hold_a_call",),
+        (URLLIB3 + "a_proxy_that_never_accepts_ends_with_the_callers_budget",),
     ),
     Fault(
         "urllib3_discarded_place_lost",

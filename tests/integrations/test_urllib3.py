@@ -15,7 +15,7 @@ from resilient_mw.core.errors import DeadlineExceeded
 from resilient_mw.runtime.context import current
 from resilient_mw_integrations.requests import CallExpired, ResilientAdapter
 from resilient_mw_integrations.urllib3 import ResilientPoolManager, wrap
-from tests.transport.tcp_server import Connection, RawServer, head
+from tests.transport.tcp_server import Connection, FullBacklog, RawServer, head
 
 
 def prices(url: str, **keywords: Any) -> Dependency:
@@ -153,6 +153,15 @@ def test_a_proxy_that_is_silent_does_not_hold_a_call() -> None:
         assert getattr(caught.value, "phase", None) == "connect"
         owner: Any = dependency.owner[0]
         assert owner.state.bad == 0  # It was the caller's small budget that ended it.
+
+
+def test_a_proxy_that_never_accepts_ends_with_the_callers_budget() -> None:
+    with FullBacklog() as proxy:
+        dependency = prices("http://prices.test", connect_timeout=5.0, reserve=0.0)
+        manager = wrap(urllib3.ProxyManager(proxy), [dependency])
+        with current().within(0.1), pytest.raises(DeadlineExceeded):
+            manager.request("GET", "http://prices.test/")
+        assert dependency.snapshot().expired == {"connect": 1}
 
 
 def test_headers_of_requests_go_over_as_they_are() -> None:
