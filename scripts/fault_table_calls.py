@@ -7,7 +7,7 @@ Faults of its decisions alone stand in `fault_table_machines.py`, those of one d
 from __future__ import annotations
 
 from fault_table import ASYNC_GATE, Fault
-from fault_table_machines import BREAKER, CALL, CONFIG, DRIVE_ASYNC, DRIVE_SYNC, MATCH, RETRY
+from fault_table_machines import BREAKER, CALL, DRIVE_ASYNC, DRIVE_SYNC, MATCH, RETRY
 
 ASGI = "resilient_mw/asgi/middleware.py"
 WSGI_BODY = "resilient_mw/wsgi/body.py"
@@ -125,10 +125,10 @@ CALLS_FAULTS = (
     Fault("b53_error_kept_from_the_inner_transport", AIO,
         "await self._inner.__aexit__(kind, error, traceback)", "await self._inner.__aexit__(None, None, None)",
         (ENDINGS + "b53_an_error_inside_reaches_the_inner_transport",)),
-    Fault("b53_back_off_outlives_its_client_in_threads", SYNC, "        closing.set()\n", "", (
+    Fault("b53_back_off_outlives_its_client_in_threads", SYNC, "            sleeper.set()\n", "", (
         ENDINGS + "b53_a_back_off_ends_when_the_transport_is_closed",
     )),
-    Fault("b53_back_off_outlives_its_client_in_tasks", AIO, "sleeper.set_result(None)", "pass", (
+    Fault("b53_back_off_outlives_its_client_in_tasks", "resilient_mw/runtime/slot_waits.py", "sleeper.set_result(None)", "pass", (
         ENDINGS + "b53_a_back_off_ends_when_the_transport_is_closed",
     )),
     Fault("b53_pool_left_open", POOLS, "        self._pool.close()\n", "        pass\n", (
@@ -188,8 +188,9 @@ CALLS_FAULTS = (
     Fault("told_before_the_connection_is_there", TRACE,
         "if phase is Phase.WRITE and self._header is not None:", "if False:",
         (HEADERS + "what_is_told_is_a_matter_of_the_last_moment",)),
-    Fault("reserve_not_subtracted", CALL,
-        "left = self._deadline_at - now - state.reserve", "left = self._deadline_at - now",
+    Fault("reserve_not_subtracted", "resilient_mw/calls/attempts.py",
+        "left = self._deadline_at - now - state.reserve\n        if left < state.least:",
+        "left = self._deadline_at - now\n        if left < state.least:",
         (CALLS + "test_call.py::test_below_the_smallest_useful_budget_nothing_is_sent",)),
     Fault("strangers_refusal_believed", FACTS, "refused=dependency.trusted and bool(", "refused=bool(", (
         RETRIES + "a_refusal_of_a_trusted_dependency_may_be_repeated_whatever_the_method",

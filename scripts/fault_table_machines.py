@@ -12,6 +12,7 @@ WINDOWS = "resilient_mw/calls/breaker_windows.py"
 BUDGET = "resilient_mw/calls/budget.py"
 BACKOFF = "resilient_mw/calls/backoff.py"
 CALL = "resilient_mw/calls/call.py"
+ATTEMPTS = "resilient_mw/calls/attempts.py"
 ATTEMPT = "resilient_mw/calls/attempt.py"
 CALL_STATE = "resilient_mw/calls/state.py"
 CLASSIFY = "resilient_mw/calls/classify.py"
@@ -110,7 +111,7 @@ MACHINE_FAULTS = (
     Fault("callers_mistakes_open_the_circuit", CLASSIFY,
         "True if status in failures else", "True if status >= 400 else",
         (CALLS + "test_call.py::test_b70_what_the_caller_did_wrong_never_opens_the_circuit",)),
-    Fault("small_budgets_open_the_circuit", CALL,
+    Fault("small_budgets_open_the_circuit", ATTEMPTS,
         "attempt.cut_short = left < state.fair", "attempt.cut_short = False",
         (CALLS + "test_call.py::test_the_callers_budget_ends_an_attempt_with_the_phase_and_blames_nobody",)),
     Fault("connect_timeout_called_deadline", ATTEMPT,
@@ -118,7 +119,7 @@ MACHINE_FAULTS = (
         "return failure.timed_out and self.by_budget",
         (CALLS + "test_call.py::test_a_connect_timeout_is_not_the_callers_budget_however_small_that_is",)),
     # -- calls: what is held
-    Fault("slot_kept_when_no_trial_is_free", CALL,
+    Fault("slot_kept_when_no_trial_is_free", ATTEMPTS,
         "state.give_slot()\n                return self._refuse(Reason.CIRCUIT_OPEN)",
         "return self._refuse(Reason.CIRCUIT_OPEN)",
         (CALLS + "test_call_machine.py",)),
@@ -128,12 +129,19 @@ MACHINE_FAULTS = (
     Fault("slot_kept_by_a_cancelled_attempt", CALL,
         "for attempt in self._flying:\n            self._settle(now, attempt, None, \"lost\" if", "for attempt in ():\n            self._settle(now, attempt, None, \"lost\" if",
         (CALLS + "test_schedules.py",)),
-    Fault("news_taken_twice", CALL, "if self._stage is not stage:", "if False:", (
+    Fault("news_taken_twice", ATTEMPTS, "if self._stage is not stage:", "if False:", (
         CALLS + "test_call.py::test_a_step_that_does_not_belong_there_is_an_error_and_changes_nothing",
     )),
-    Fault("error_lost_in_the_back_off", CALL, "if self._raised:", "if False:", (
+    Fault("error_lost_in_the_back_off", ATTEMPTS, "if self._raised:", "if False:", (
         CALLS + "test_call.py::test_a_bulkhead_that_filled_up_in_the_back_off_does_the_same",
     )),
+    Fault("slot_of_a_leaver_lost", CALL,
+        "        if self._leave():\n            self._state.give_slot()\n", "        self._leave()\n",
+        (CALLS + "test_bulkhead.py::test_b76_a_slot_granted_in_the_instant_of_the_end_is_not_lost",)),
+    Fault("line_without_bound", "resilient_mw/calls/bulkhead.py", "if self.waiting >= self._places:", "if False:",
+        (CALLS + "test_bulkhead.py::test_b77_more_than_the_line_holds_are_refused_at_once",)),
+    Fault("slot_given_to_who_has_left", "resilient_mw/calls/bulkhead.py", "if not waiter.left:", "if True:",
+        (CALLS + "test_bulkhead.py::test_who_has_left_is_passed_over",)),
     Fault("nothing_left_is_enough", CALL_STATE,
         "max(dependency.smallest_budget, math.ulp(0.0))", "dependency.smallest_budget",
         (CALLS + "test_call.py::test_below_the_smallest_useful_budget_nothing_is_sent",)),
@@ -146,7 +154,8 @@ MACHINE_FAULTS = (
     Fault("interrupt_keeps_the_slot", DRIVE_SYNC, "except BaseException:", "except Exception:", (
         "tests/runtime/test_drive.py::test_b79_what_interrupts_passes_at_once_and_nothing_is_held",
     )),
-    Fault("cancel_keeps_the_slot", DRIVE_ASYNC, "except BaseException:", "except Exception:", (
+    Fault("cancel_keeps_the_slot", DRIVE_ASYNC,
+        "except BaseException as error:", "except Exception as error:", (
         "tests/runtime/test_drive.py::test_b79_what_interrupts_passes_at_once_and_nothing_is_held",
     )),
     Fault("discarded_response_left_open", DRIVE_ASYNC,
@@ -157,7 +166,7 @@ MACHINE_FAULTS = (
         OWNING + "test_a_finalizer_that_runs_while_its_own_thread_holds_the_lock_does_not_hang",
     )),
     Fault("forgotten_body_keeps_its_slot", OWNER,
-        "self._clear_up()\n            return call.begin", "return call.begin",
+        "self._clear_up()\n            actions = call.begin", "actions = call.begin",
         (OWNING + "test_a_call_that_was_abandoned_while_others_held_the_lock_is_cleared_up_by_the_next",)),
     Fault("forks_share_their_jitter", OWNER, "rng or random.SystemRandom()", "rng or random.Random()", (
         OWNING + "test_b67_processes_that_were_forked_after_the_first_call_have_jitter_of_their_own",

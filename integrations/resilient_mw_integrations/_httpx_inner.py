@@ -140,7 +140,9 @@ def _warn_of_size(dependencies: Sequence[Dependency], connections: int | None, *
     if connections is None:
         return
     places = {
-        each.name: each.bulkhead for each in check_dependencies(dependencies) if each.bulkhead is not None
+        each.name: each.most_attempts
+        for each in check_dependencies(dependencies)
+        if each.most_attempts is not None
     }
     groups = [{name: places[name]} for name in places] if parted else [places]
     for group in groups:

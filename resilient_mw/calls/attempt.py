@@ -21,6 +21,7 @@ class Stage(Enum):
     NEW = "new"
     ATTEMPT = "attempt"
     BACKOFF = "backoff"
+    QUEUE = "queue"
     BODY = "body"
     OVER = "over"
 

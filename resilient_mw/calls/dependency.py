@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar, overload
 
 from resilient_mw.calls.adaptive import AdaptivePolicy
+from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.fields import CallFields, prepare_fields
 from resilient_mw.calls.guarded import Exceptions, check_exceptions
@@ -44,7 +45,8 @@ class Dependency:
         total_timeout: seconds for a whole call outside any request or `budget()`.
         retry: when to try again; None: never.
         breaker: when to stop asking; None: never.
-        bulkhead: most attempts at once, bodies included; one more is refused at once. None: no bound.
+        bulkhead: most attempts at once, bodies included; one more is refused at once, or waits as a
+            `BulkheadPolicy` says. None: no bound.
         reserve: seconds of the caller's budget kept back for his own answer.
         smallest_budget: seconds; with less nothing is sent.
         deadline_header: the field that tells the dependency what is left, in milliseconds; None: none is sent.
@@ -73,7 +75,7 @@ class Dependency:
     total_timeout: float | None = field(default=10.0, kw_only=True)
     retry: RetryPolicy | None = field(default_factory=RetryPolicy, kw_only=True)
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy, kw_only=True)
-    bulkhead: int | None = field(default=None, kw_only=True)
+    bulkhead: int | BulkheadPolicy | None = field(default=None, kw_only=True)
     reserve: float = field(default=0.01, kw_only=True)
     smallest_budget: float = field(default=0.005, kw_only=True)
     deadline_header: str | None = field(default="X-Request-Timeout-Ms", kw_only=True)
@@ -96,7 +98,7 @@ class Dependency:
             value = getattr(self, name)
             if value is not None:
                 require_number(field_of + name, value, low=0.001, high=86_400)
-        if self.bulkhead is not None:
+        if self.bulkhead is not None and not isinstance(self.bulkhead, BulkheadPolicy):
             require_integer(field_of + "bulkhead", self.bulkhead, low=1)
         require_number(field_of + "reserve", self.reserve, low=0, high=60)
         require_number(field_of + "smallest_budget", self.smallest_budget, low=0, high=60)
@@ -191,6 +193,11 @@ class Dependency:
                     f"match={rule.pattern!r} means the path '/' alone. Write {rule.pattern + '*'!r} for all paths below it"
                 )
 
+    @property
+    def most_attempts(self) -> int | None:
+        """The most attempts at once; None: no bound."""
+        return self.bulkhead.limit if isinstance(self.bulkhead, BulkheadPolicy) else self.bulkhead
+
     def matches(self, target: Target) -> bool:
         """Return whether a request goes to this dependency."""
         return any(rule.matches(target) for rule in self.rules)
@@ -252,7 +259,7 @@ def _check_load(dependency: Dependency) -> None:
             f"{field_of}throttle={throttle!r} is not allowed: its window must be longer than the timeout, {timeout:g}, or "
             "what times out would never be in it"
         )
-    adaptive, most = dependency.adaptive, dependency.bulkhead
+    adaptive, most = dependency.adaptive, dependency.most_attempts
     if adaptive is not None and (most is None or most < adaptive.floor):
         raise ValueError(
             f"{field_of}adaptive={adaptive!r} is not allowed with bulkhead={most!r}: the bulkhead is the most that the limit "

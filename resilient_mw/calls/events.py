@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.core.rejection import Reason
 
 
@@ -95,6 +96,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """Call `queued` when the waiter was granted a slot, or at an instant. Keep the error of the last attempt, as in `Wait`."""
+
+    until: float
+    waiter: Waiter
+
+
+@dataclass(frozen=True, slots=True)
 class Discard:
     """Close the response of an attempt: it will not be returned.
 
@@ -165,7 +174,7 @@ class Refuse:
     attempts: int = 0
 
 
-Action = Start | Wait | Discard | Cancel | Deliver | Fail | Expire | Refuse
+Action = Start | Wait | Queue | Discard | Cancel | Deliver | Fail | Expire | Refuse
 Actions = tuple[Action, ...]
 
 DISCARD, DELIVER, FAIL = Discard(1), Deliver(1), Fail(1)

@@ -15,6 +15,7 @@ from resilient_mw.calls.attempt import STATUS_CLASSES
 from resilient_mw.calls.backoff import decorrelated_jitter, equal_jitter, full_jitter, spread
 from resilient_mw.calls.breaker import Breaker, BreakerState
 from resilient_mw.calls.budget import RetryBudget
+from resilient_mw.calls.bulkhead import BulkheadPolicy, WaitingLine
 from resilient_mw.calls.config import FAILURE_STATUSES, IDEMPOTENT
 from resilient_mw.calls.events import Head, Phase
 from resilient_mw.calls.throttle import Throttle
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from resilient_mw.calls.attempt import Attempt
-    from resilient_mw.calls.call import Call
+    from resilient_mw.calls.attempts import Attempts
     from resilient_mw.calls.dependency import Dependency
 
 
@@ -73,6 +74,7 @@ class DependencyState:
         timeout, connect_timeout: seconds; inf: no bound.
         fair: seconds; an attempt that had less says nothing about the dependency when the caller's budget ends it.
         bulkhead: most attempts at once; None: no bound.
+        line: those who wait for a slot; None: nobody may.
         in_use: attempts under way, bodies included.
         good, bad: ended attempts that speak for the dependency, and against it. Others say nothing about it.
     """
@@ -105,24 +107,31 @@ class DependencyState:
         self.expiries: dict[Phase, int] = {}
         self.seconds = Histogram()
         self.budgets = Histogram()
-        self.bulkhead = dependency.bulkhead
+        self.bulkhead = dependency.most_attempts
+        policy = dependency.bulkhead
+        waits = isinstance(policy, BulkheadPolicy) and policy.max_wait > 0
+        self.line = WaitingLine(policy) if isinstance(policy, BulkheadPolicy) and waits else None
         self.throttle: Throttle | None = None
         if dependency.throttle is not None:
             patience = min(self.timeout, dependency.throttle.window / 2.0) / 2.0
             self.throttle = Throttle(dependency.throttle, random, patience)
         self.adaptive: AdaptiveLimit | None = None
-        if dependency.adaptive is not None and dependency.bulkhead is not None:
-            self.adaptive = AdaptiveLimit(dependency.adaptive, dependency.bulkhead)
+        if dependency.adaptive is not None and self.bulkhead is not None:
+            self.adaptive = AdaptiveLimit(dependency.adaptive, self.bulkhead)
         self._random = random
         self._typical = RunningMedian()
 
+    @property
+    def most(self) -> int | None:
+        """How many attempts may be under way in this instant; None: no bound."""
+        return self.bulkhead if self.adaptive is None else self.adaptive.limit
+
     def take_slot(self) -> bool:
         """Take a bulkhead slot; False if all are in use."""
-        limit = self.bulkhead
         if self.adaptive is not None:
-            limit = self.adaptive.limit
             self.adaptive.begun(self.in_use)
-        if limit is not None and self.in_use >= limit:
+        most = self.most
+        if most is not None and self.in_use >= most:
             return False
         self.in_use += 1
         return True
@@ -136,8 +145,12 @@ class DependencyState:
         if self.in_use <= 0:
             raise RuntimeError("a bulkhead slot was given back that nobody holds")
         self.in_use -= 1
+        line, most = self.line, self.most
+        if line is not None and most is not None:
+            while self.in_use < most and line.hand_over():
+                self.in_use += 1
 
-    def attempt_timeout(self, call: Call) -> float:  # noqa: ARG002  All calls have the same one.
+    def attempt_timeout(self, call: Attempts) -> float:  # noqa: ARG002  All calls have the same one.
         """Return the dependency's own limit to an attempt of a call that begins now, in seconds."""
         return self.timeout
 
@@ -198,7 +211,7 @@ class DependencyState:
 
     def attempt_ends(
         self,
-        call: Call,  # noqa: ARG002  All calls are counted together.
+        call: Attempts,  # noqa: ARG002  All calls are counted together.
         attempt: Attempt,
         now: float,
         outcome: str,

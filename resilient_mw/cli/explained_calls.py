@@ -75,8 +75,10 @@ def dependency_report(facts: DependencyFacts, question: Question, longest: float
         amplification=amplification(retry, rate),
         longest_call=_least(attempts, outside),
         longest_in_request=_least(attempts, in_request),
-        bulkhead=dependency.bulkhead,
-        bulkhead_of_all=None if dependency.bulkhead is None else dependency.bulkhead * question.workers,
+        bulkhead=dependency.most_attempts,
+        bulkhead_of_all=None
+        if dependency.most_attempts is None
+        else dependency.most_attempts * question.workers,
         minimum_calls=None if breaker is None else breaker.minimum_calls,
         open_for=None if breaker is None else breaker.open_for,
         judges_after=None if breaker is None or rate is None else breaker.minimum_calls / rate,

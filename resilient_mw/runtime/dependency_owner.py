@@ -59,31 +59,48 @@ class DependencyOwner:
         """Start a call."""
         with self._lock:
             self._clear_up()
-            return call.begin(self.clock.now())
+            actions = call.begin(self.clock.now())
+        self._wake()
+        return actions
 
     def resume(self, call: Call, at: float) -> Actions:
         """Go on after a back-off that was to end at `at`, in case the timer fired early."""
         with self._lock:
             self._clear_up()
-            return call.resume(max(at, self.clock.now()))
+            actions = call.resume(max(at, self.clock.now()))
+        self._wake()
+        return actions
+
+    def queued(self, call: Call) -> Actions:
+        """Go on after waiting for a slot."""
+        with self._lock:
+            actions = call.queued(self.clock.now())
+        self._wake()
+        return actions
 
     def tell(self, call: Call, number: int, outcome: Head | Failure) -> Actions:
         """Tell what became of an attempt."""
         with self._lock:
             now = self.clock.now()
             if isinstance(outcome, Head):
-                return call.head(now, number, outcome)
-            return call.failed(now, number, outcome)
+                actions = call.head(now, number, outcome)
+            else:
+                actions = call.failed(now, number, outcome)
+        self._wake()
+        return actions
 
     def lost(self, call: Call, number: int) -> None:
         """Tell that a cancelled attempt has ended and is closed."""
         with self._lock:
             call.lost(self.clock.now(), number)
+        self._wake()
 
     def end(self, call: Call, failure: Failure | None) -> Actions:
         """Tell that a delivered body has ended; `Expire` comes back if the caller's budget cut it off."""
         with self._lock:
-            return call.end(self.clock.now(), failure)
+            actions = call.end(self.clock.now(), failure)
+        self._wake()
+        return actions
 
     def budget(self, call: Call, number: int = 0) -> float:
         """Return what an attempt may still take, in seconds: read it right before the head is sent. 0: the last one."""
@@ -93,6 +110,7 @@ class DependencyOwner:
         """Tell that the caller gave up. Harmless after the end."""
         with self._lock:
             call.cancel(self.clock.now())
+        self._wake()
 
     def abandon(self, call: Call) -> None:
         """Cancel a call of which nothing is left, without waiting for the lock: now, or before the next step of any."""
@@ -102,6 +120,7 @@ class DependencyOwner:
                 self._clear_up()
             finally:
                 self._lock.release()
+            self._wake()
 
     def judged(self) -> tuple[int, int, float]:
         """Return the good and the bad attempts so far, and how much of its timeout a good one typically takes; 0: unknown."""
@@ -124,6 +143,17 @@ class DependencyOwner:
         with self._lock:
             self._clear_up()
             return dependency_snapshot(self.dependency.name, self.state, self.clock.now())
+
+    def _wake(self) -> None:
+        """Wake those who were granted a slot. Without the lock: what they are woken by may be anything."""
+        line = self.state.line
+        while line is not None and line.woken:
+            try:
+                wake = line.woken.pop(0).wake
+            except IndexError:  # Another thread was faster.
+                return
+            if wake is not None:
+                wake()
 
     def _clear_up(self) -> None:
         while self._abandoned:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
+from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
-from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Start, Wait
+from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Queue, Start, Wait
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 
 
@@ -21,8 +22,11 @@ class AsyncAttempts(Protocol):
         """Close the response that is kept of an attempt, if there is one. What goes wrong in it ends the call."""
         ...
 
-    async def sleep(self, until: float) -> None:
-        """Wait until an instant on the owner's clock. The error that is kept may still be asked for."""
+    async def sleep(self, until: float, waiter: Waiter | None = None) -> None:
+        """Wait until an instant on the owner's clock, or until a waiter is granted: set its `wake`, then look at it.
+
+        The error that is kept may still be asked for.
+        """
         ...
 
 
@@ -43,10 +47,18 @@ async def drive(owner: DependencyOwner, call: Call, attempts: AsyncAttempts) -> 
                 elif isinstance(action, Wait):
                     await attempts.sleep(action.until)
                     actions = owner.resume(call, action.until)
+                elif isinstance(action, Queue):
+                    await attempts.sleep(action.until, action.waiter)
+                    actions = owner.queued(call)
                 else:
                     return action
-    except BaseException:
-        owner.cancel(call)
+    except BaseException as error:
+        if isinstance(error, GeneratorExit):
+            owner.abandon(
+                call
+            )  # By the collector, maybe, which runs anywhere: it must not wait for the lock.
+        else:
+            owner.cancel(call)
         with suppress(Exception):  # It must not hide what interrupted the call.
             await attempts.discard(call.attempts)
         raise

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
+from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
-from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Start, Wait
+from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Queue, Start, Wait
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 
 
@@ -21,8 +22,11 @@ class SyncAttempts(Protocol):
         """Close the response that is kept of an attempt, if there is one. What goes wrong in it ends the call."""
         ...
 
-    def sleep(self, until: float) -> None:
-        """Wait until an instant on the owner's clock. The error that is kept may still be asked for."""
+    def sleep(self, until: float, waiter: Waiter | None = None) -> None:
+        """Wait until an instant on the owner's clock, or until a waiter is granted: set its `wake`, then look at it.
+
+        The error that is kept may still be asked for.
+        """
         ...
 
 
@@ -43,6 +47,9 @@ def drive(owner: DependencyOwner, call: Call, attempts: SyncAttempts) -> Action:
                 elif isinstance(action, Wait):
                     attempts.sleep(action.until)
                     actions = owner.resume(call, action.until)
+                elif isinstance(action, Queue):
+                    attempts.sleep(action.until, action.waiter)
+                    actions = owner.queued(call)
                 else:
                     return action
     except BaseException:

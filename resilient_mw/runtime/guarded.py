@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import threading
 import warnings
 from collections.abc import Callable
 from types import CoroutineType
 from typing import Any
 
 from resilient_mw.calls.attempt import EARLY
+from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Phase, Refuse, Start
@@ -27,6 +27,7 @@ from resilient_mw.core.rejection import REFUSAL_RULES
 from resilient_mw.runtime import drive_async, drive_sync
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.runtime.slot_waits import pause_task, pause_thread
 from resilient_mw.runtime.within import Within
 
 DOING = {
@@ -254,9 +255,9 @@ class SyncRun(Run):
         """Let go of what the last attempt returned."""
         self._value = None
 
-    def sleep(self, until: float) -> None:
-        """Wait until an instant."""
-        threading.Event().wait(max(0.0, until - self._owner.clock.now()))
+    def sleep(self, until: float, waiter: Waiter | None = None) -> None:
+        """Wait until an instant, or until a waiter is granted its slot."""
+        pause_thread(until - self._owner.clock.now(), waiter)
         self.woken()
 
 
@@ -279,11 +280,9 @@ class AsyncRun(Run):
         """Let go of what the last attempt returned."""
         self._value = None
 
-    async def sleep(self, until: float) -> None:
-        """Wait until an instant."""
-        import asyncio
-
-        await asyncio.sleep(max(0.0, until - self._owner.clock.now()))
+    async def sleep(self, until: float, waiter: Waiter | None = None) -> None:
+        """Wait until an instant, or until a waiter is granted its slot."""
+        await pause_task(until - self._owner.clock.now(), waiter)
         self.woken()
 
 

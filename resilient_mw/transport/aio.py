@@ -6,14 +6,17 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_async import drive
+from resilient_mw.runtime.slot_waits import listen, wake, wake_task
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.prepare import Directory
@@ -97,8 +100,7 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
 
     def _wake(self) -> None:
         for sleeper in self._sleepers:
-            if not sleeper.done():
-                sleeper.set_result(None)
+            wake(sleeper)
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
@@ -215,9 +217,11 @@ class AsyncExchange(Exchange):
         except (self.library.transport_error, Overdue):
             pass
 
-    async def sleep(self, until: float) -> None:
-        """Wait until an instant, or until the transport is closed."""
+    async def sleep(self, until: float, waiter: Waiter | None = None) -> None:
+        """Wait until an instant, until a waiter is granted, or until the transport is closed."""
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if listen(waiter, partial(wake_task, sleeper)):
+            return
         self._sleepers.add(sleeper)
         try:
             async with asyncio.timeout(max(0.0, until - self.owner.clock.now())):
@@ -226,7 +230,8 @@ class AsyncExchange(Exchange):
             return
         finally:
             self._sleepers.discard(sleeper)
-        raise self.closed()
+        if waiter is None or not waiter.granted:
+            raise self.closed()
 
 
 _left: set[asyncio.Future[Any]] = set()

@@ -81,7 +81,7 @@ def refused_message(dependency: Dependency, action: Refuse) -> str:
     elif action.reason is Reason.BULKHEAD_FULL:
         many = "as many as its adaptive limit allows, of" if dependency.adaptive else "all"
         text = (
-            f"{name} gets no more calls at the moment: {many} {dependency.bulkhead} that may be under way at once are. "
+            f"{name} gets no more calls at the moment: {many} {dependency.most_attempts} that may be under way at once are. "
             "Answer without it, or raise Dependency(bulkhead=...)"
         )
     elif action.reason is Reason.THROTTLED:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import drive
+from resilient_mw.runtime.slot_waits import listen
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.prepare import Directory
@@ -41,7 +43,7 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         self._directory = Directory(dependencies)
         self._inner = inner
         self._bounded = bounded
-        self._closing = threading.Event()
+        self._sleepers: set[Sleeper] = set()
         self._lost: deque[Any] = deque()
 
     def handle_request(self, request: RequestT) -> ResponseT:
@@ -63,7 +65,7 @@ class SyncCalls(Generic[RequestT, ResponseT]):
 
     def _call(self, owner: DependencyOwner, request: Any) -> Any:
         exchange = SyncExchange(
-            self._library, owner, request, self._inner, self._closing, bounded=self._bounded
+            self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
         )
         action = drive(owner, exchange.sending.call, exchange)
         if not isinstance(action, Deliver):
@@ -85,8 +87,9 @@ class SyncCalls(Generic[RequestT, ResponseT]):
 
     def _wake(self) -> None:
         # Another client may share this transport and go on: only those who wait now are woken.
-        closing, self._closing = self._closing, threading.Event()
-        closing.set()
+        for sleeper in list(self._sleepers):
+            sleeper.closed = True
+            sleeper.set()
 
     def __enter__(self) -> Self:
         self._inner.__enter__()
@@ -102,6 +105,16 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         self._inner.__exit__(kind, error, traceback)
 
 
+class Sleeper(threading.Event):
+    """Somebody who waits.
+
+    Attributes:
+        closed: whether it was woken because the transport was closed.
+    """
+
+    closed = False
+
+
 class SyncExchange(Exchange):
     """One call: what the driver is given."""
 
@@ -111,13 +124,13 @@ class SyncExchange(Exchange):
         owner: DependencyOwner,
         request: Any,
         inner: Any,
-        closing: threading.Event,
+        sleepers: set[Sleeper],
         *,
         bounded: bool,
     ) -> None:
         super().__init__(library, owner, request, library.sync_upload, bounded=bounded)
         self._inner = inner
-        self._closing = closing
+        self._sleepers = sleepers
 
     def attempt(self, start: Start) -> Head | Failure:
         """Make an attempt up to its response head."""
@@ -163,7 +176,15 @@ class SyncExchange(Exchange):
         finally:
             SCOPE.reset(token)
 
-    def sleep(self, until: float) -> None:
-        """Wait until an instant, or until the transport is closed."""
-        if self._closing.wait(max(0.0, until - self.owner.clock.now())):
+    def sleep(self, until: float, waiter: Waiter | None = None) -> None:
+        """Wait until an instant, until a waiter is granted, or until the transport is closed."""
+        sleeper = Sleeper()
+        self._sleepers.add(sleeper)
+        try:
+            if listen(waiter, sleeper.set):
+                return
+            sleeper.wait(max(0.0, until - self.owner.clock.now()))
+        finally:
+            self._sleepers.discard(sleeper)
+        if sleeper.closed:
             raise self.closed()

@@ -169,7 +169,7 @@ class Account:
         return (Start(entry.attempts, timeout, connect),)
 
     def _refusal(self, now: float, entry: Entry, useless: bool) -> tuple[Reason | None, float]:
-        bulkhead, breaker = self.rules.bulkhead, self.breaker
+        bulkhead, breaker = self.rules.most_attempts, self.breaker
         if useless:
             return Reason.INSUFFICIENT_BUDGET, 0.0
         if breaker is not None and breaker.retry_in(now) > 0:

@@ -270,7 +270,7 @@ class SyncPlayed(Played):
     def discard(self, number: int) -> None:
         self.discarded(number)
 
-    def sleep(self, until: float) -> None:
+    def sleep(self, until: float, waiter: object = None) -> None:
         self.record.note(self.clock.now(), Wait(until))
         self.wait(until)
 
@@ -318,7 +318,7 @@ class AsyncPlayed(Played):
     async def discard(self, number: int) -> None:
         self.discarded(number)
 
-    async def sleep(self, until: float) -> None:
+    async def sleep(self, until: float, waiter: object = None) -> None:
         self.record.note(self.clock.now(), Wait(until))
         await self.wait(until)
 

@@ -44,7 +44,7 @@ class Script:
         if self.at_discard is not None:
             raise self.at_discard
 
-    def sleep(self, until: float) -> None:
+    def sleep(self, until: float, waiter: object = None) -> None:
         self.asked.append(until)
         if self.at_sleep is not None:
             raise self.at_sleep
@@ -62,5 +62,5 @@ class AsyncScript:
     async def discard(self, number: int) -> None:
         self._script.discard(number)
 
-    async def sleep(self, until: float) -> None:
+    async def sleep(self, until: float, waiter: object = None) -> None:
         self._script.sleep(until)

@@ -78,7 +78,7 @@ class Upstream:
     def discard(self, number: int) -> None:
         pass
 
-    def sleep(self, until: float) -> None:
+    def sleep(self, until: float, waiter: object = None) -> None:
         pass
 
 
@@ -95,7 +95,7 @@ class AsyncUpstream:
     async def discard(self, number: int) -> None:
         pass
 
-    async def sleep(self, until: float) -> None:
+    async def sleep(self, until: float, waiter: object = None) -> None:
         pass
 
 
@@ -160,7 +160,7 @@ async def test_b67_a_crowd_of_tasks_at_the_end_of_the_open_time() -> None:
 
         async def discard(self, number: int) -> None: ...
 
-        async def sleep(self, until: float) -> None: ...
+        async def sleep(self, until: float, waiter: object = None) -> None: ...
 
     async def call() -> None:
         nonlocal refused

@@ -172,7 +172,7 @@ async def test_a_cancel_ends_a_back_off_at_once() -> None:
     sleeping = asyncio.Event()
 
     class Sleeper(AsyncScript):
-        async def sleep(self, until: float) -> None:
+        async def sleep(self, until: float, waiter: object = None) -> None:
             sleeping.set()
             await asyncio.sleep(3600)
 

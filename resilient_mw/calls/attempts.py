@@ -1,0 +1,184 @@
+"""The attempts of a call: what they need before they begin, and what they hold until they have ended."""
+
+from __future__ import annotations
+
+import math
+
+from resilient_mw.calls.attempt import EARLY, USUAL, Attempt, Facts, Stage
+from resilient_mw.calls.breaker import Permit
+from resilient_mw.calls.bulkhead import Waiter
+from resilient_mw.calls.events import Actions, Expire, Fail, Phase, Queue, Refuse, Start
+from resilient_mw.calls.state import DependencyState, RetryRefusal
+from resilient_mw.core.rejection import Reason
+
+
+class Attempts:
+    """What a call holds, and how an attempt comes to it.
+
+    Args:
+        state: the dependency's state.
+        method: the HTTP method, upper case.
+        deadline_at: the instant at which the answer becomes worthless; inf: none.
+        replayable: whether the body can be sent a second time.
+        keyed: whether the request carries an idempotency key.
+        owned: whether a layer above says that it retries.
+        facts: what it has in common with others.
+
+    Attributes:
+        attempts: attempts begun so far, which is also the number of the last one.
+    """
+
+    __slots__ = (
+        "_deadline_at", "_delivered", "_flying", "_owned", "_price", "_queue_until", "_raised", "_replayable", "_reserved",
+        "_safe", "_stage", "_state", "_waited", "_waiter", "attempts", "facts",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: DependencyState,
+        method: str,
+        *,
+        deadline_at: float = math.inf,
+        replayable: bool = True,
+        keyed: bool = False,
+        owned: bool = False,
+        facts: Facts = USUAL,
+    ) -> None:
+        self.attempts = 0
+        self.facts = facts
+        self._state = state
+        self._deadline_at = deadline_at
+        self._replayable = replayable
+        self._safe, self._owned = keyed or method in state.repeatable, owned
+        self._price, self._waited = 1, 0.0
+        self._stage = Stage.NEW
+        self._flying: tuple[Attempt, ...] = ()
+        self._delivered: Attempt | None = None
+        self._reserved: float | None = None
+        self._raised = 0
+        self._queue_until = 0.0
+        self._waiter: Waiter | None = None
+
+    def _attempt(self, now: float) -> Actions:
+        state, breaker = self._state, self._state.breaker
+        left = self._deadline_at - now - state.reserve
+        if left < state.least:
+            if self.attempts:
+                self._forgo()
+                return self._expire(Phase.BACKOFF)
+            return self._refuse(Reason.INSUFFICIENT_BUDGET)
+        # An open circuit is the better reason where the bulkhead is full of those who made it open.
+        if breaker is not None and not breaker.would_allow(now):
+            return self._refuse(Reason.CIRCUIT_OPEN, breaker.retry_in(now))
+        if state.throttle is not None and state.throttles(now):
+            return self._refuse(Reason.THROTTLED)
+        if state.take_slot():
+            return self._admitted(now, left)
+        return self._queue(now)
+
+    def _admitted(self, now: float, left: float) -> Actions:
+        """Go on with a slot."""
+        state, breaker, permit = self._state, self._state.breaker, None
+        if breaker is not None:
+            permit = breaker.ask(now)
+            if permit is None:
+                state.give_slot()
+                return self._refuse(Reason.CIRCUIT_OPEN)
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None and state.budget is not None:
+            state.budget.begin(reserved, now, self._price)
+        self._stage = Stage.ATTEMPT
+        return (self._start(now, left, permit),)
+
+    def _queue(self, now: float) -> Actions:
+        """Wait for a slot, if that is allowed and there is a place to wait in."""
+        state = self._state
+        waiter = None if state.line is None else state.line.join()
+        if state.line is None or waiter is None:
+            return self._refuse(Reason.BULKHEAD_FULL)
+        self._waiter = waiter
+        self._stage = Stage.QUEUE
+        self._queue_until = min(now + state.line.max_wait, self._deadline_at - state.reserve - state.least)
+        return (Queue(self._queue_until, waiter),)
+
+    def _slot_or_end(self, now: float) -> Actions:
+        """Go on after waiting for a slot."""
+        state, waiter = self._state, self._waiter
+        left = self._deadline_at - now - state.reserve
+        if waiter is not None and not waiter.granted and now < self._queue_until - EARLY:
+            return (Queue(self._queue_until, waiter),)
+        granted = self._leave()
+        if left < state.least + EARLY and not (granted and left >= state.least):
+            if granted:
+                state.give_slot()
+            self._forgo()
+            return self._expire(Phase.BULKHEAD)
+        if not granted:
+            return self._refuse(Reason.BULKHEAD_FULL)
+        if state.breaker is not None and not state.breaker.would_allow(now):
+            state.give_slot()
+            return self._refuse(Reason.CIRCUIT_OPEN, state.breaker.retry_in(now))
+        return self._admitted(now, left)
+
+    def _leave(self) -> bool:
+        """Wait for no slot any longer; return whether one was granted, which is this call's then."""
+        waiter, self._waiter = self._waiter, None
+        return waiter is not None and self._state.line is not None and self._state.line.leave(waiter)
+
+    def _start(self, now: float, left: float, permit: Permit | None) -> Start:
+        """Begin an attempt that has its slot and its permit."""
+        state = self._state
+        self.attempts = number = self.attempts + 1
+        limit = state.attempt_timeout(self)
+        timeout = min(left, limit)
+        attempt = Attempt(number, permit, now, timeout)
+        attempt.by_budget = left < limit
+        attempt.cut_short = left < state.fair
+        self._flying = (*self._flying, attempt) if self._flying else (attempt,)
+        state.attempt_begins(now, left, retry=number > 1)
+        return Start(number, timeout, min(timeout, state.connect_timeout))
+
+    def _under_way(self, number: int) -> Attempt:
+        for attempt in self._flying:
+            if attempt.number == number:
+                return attempt
+        raise RuntimeError(f"attempt {number} is not under way: this call is at {self._stage.value!r}")
+
+    def _settle(self, now: float, attempt: Attempt, failed: bool | None, outcome: str) -> None:
+        """End an attempt: give back its slot, hand back its permit, once."""
+        flying = self._flying
+        if flying:
+            self._flying = (
+                () if flying == (attempt,) else tuple(each for each in flying if each is not attempt)
+            )
+        self._state.give_slot()
+        self._state.attempt_ends(self, attempt, now, outcome, failed=failed)
+        attempt.judge(now, self._state.breaker, failed=failed)
+
+    def _refuse(self, reason: Reason, retry_in: float = 0.0) -> Actions:
+        self._stage = Stage.OVER
+        self._state.refused(reason)
+        if self.attempts:
+            self._forgo()
+            self._state.retry_refused(RetryRefusal(reason.value))
+            if self._raised:
+                # What happened on the wire says more than that it may not happen again.
+                return (Fail(self._raised),)
+        return (Refuse(reason, retry_in, self.attempts),)
+
+    def _expire(self, phase: Phase) -> Actions:
+        self._stage = Stage.OVER
+        self._state.expired(phase)
+        return (Expire(phase),)
+
+    def _expect(self, stage: Stage) -> None:
+        if self._stage is not stage:
+            raise RuntimeError(
+                f"this belongs to the stage {stage.value!r} of a call, which is at {self._stage.value!r}"
+            )
+
+    def _forgo(self) -> None:
+        """Give back the reservation of a retry that will not be made."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None and self._state.budget is not None:
+            self._state.budget.give_back(reserved, self._price)

@@ -1,0 +1,49 @@
+"""How a thread and a task wait for a slot of a bulkhead, and how they are woken by whoever gives one back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from resilient_mw.calls.bulkhead import Waiter
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+def listen(waiter: Waiter | None, wake: Callable[[], None]) -> bool:
+    """Have a waiter woken; return whether its slot has been granted already. None: nobody waits for a slot."""
+    if waiter is None:
+        return False
+    waiter.wake = wake
+    return waiter.granted
+
+
+def pause_thread(seconds: float, waiter: Waiter | None) -> None:
+    """Wait so many seconds, or until a slot is granted."""
+    event = threading.Event()
+    if not listen(waiter, event.set):
+        event.wait(max(0.0, seconds))
+
+
+async def pause_task(seconds: float, waiter: Waiter | None) -> None:
+    """Wait so many seconds, or until a slot is granted by whatever thread or loop."""
+    import asyncio  # Code without it never comes here.
+
+    sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if not listen(waiter, lambda: wake_task(sleeper)):
+        await asyncio.wait((sleeper,), timeout=max(0.0, seconds))
+
+
+def wake_task(sleeper: asyncio.Future[None]) -> None:
+    """Wake a task from whatever thread. A loop that is closed has nobody to wake."""
+    with suppress(RuntimeError):
+        sleeper.get_loop().call_soon_threadsafe(wake, sleeper)
+
+
+def wake(sleeper: asyncio.Future[None]) -> None:
+    """Wake a task of this loop."""
+    if not sleeper.done():
+        sleeper.set_result(None)
