@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
-from resilient_mw.calls.events import Action, Actions, Deliver, Discard, Failure, Head, Start, Wait
+from resilient_mw.calls.events import Action, Actions, Deliver, Discard, Failure, Head, Queue, Start, Wait
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.simulation.engine import Engine, Timer
 from resilient_mw.simulation.remote import Exchange, RemoteService
@@ -58,6 +59,14 @@ class Caller:
         )
         return OutgoingCall(self, call, ended)
 
+    def wake(self) -> None:
+        """Wake those who were granted a slot, as the owner does."""
+        line = self.state.line
+        while line is not None and line.woken:
+            wake = line.woken.pop(0).wake
+            if wake is not None:
+                wake()
+
 
 class OutgoingCall:
     """One call on its way.
@@ -78,6 +87,7 @@ class OutgoingCall:
         "_exchange",
         "_head",
         "_timer",
+        "_waiter",
         "answer",
         "begun_at",
         "late",
@@ -100,6 +110,7 @@ class OutgoingCall:
         self._exchange: Exchange | None = None
         self._head: Head | None = None
         self._timer: Timer | None = None
+        self._waiter: Waiter | None = None
         self._obey(machine.begin(caller.engine.now))
 
     def hang_up(self) -> None:
@@ -108,6 +119,8 @@ class OutgoingCall:
             return
         self.machine.cancel(self._caller.engine.now)
         self.over = True
+        self._waiter = None
+        self._caller.wake()
         if self._timer is not None:
             self._caller.engine.cancel(self._timer)
         self._close()
@@ -124,6 +137,10 @@ class OutgoingCall:
                 case Wait(until):
                     at = until + caller.late()
                     self._timer = caller.engine.at(at, partial(self._resume, until, at))
+                case Queue(until, waiter):
+                    waiter.wake = partial(caller.engine.after, 0.0, partial(self._queued, waiter))
+                    self._timer = caller.engine.at(until, partial(self._queued, waiter))
+                    self._waiter = waiter
                 case Deliver():
                     self.outcome = action
                     self.answer = self._head
@@ -132,6 +149,18 @@ class OutgoingCall:
                 case _:
                     self.outcome = action
                     self._end()
+        caller.wake()
+
+    def _queued(self, waiter: Waiter) -> None:
+        if self._waiter is not waiter:
+            return  # Woken in the instant in which its time was over: it has been heard.
+        self._waiter = None
+        if self._timer is not None:
+            self._caller.engine.cancel(self._timer)
+        now, begun = self._caller.engine.now, len(self.starts)
+        self._obey(self.machine.queued(now))
+        if len(self.starts) > begun > 0:
+            self.late.append(now)
 
     def _told(self, number: int, outcome: Head | Failure) -> None:
         now = self._caller.engine.now
@@ -152,6 +181,7 @@ class OutgoingCall:
         self._exchange = None
         for action in self.machine.end(self._caller.engine.now, failure):
             self.outcome = action
+        self._caller.wake()
         self._end()
 
     def _close(self) -> None:

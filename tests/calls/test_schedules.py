@@ -19,6 +19,7 @@ import pytest
 from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.calls.budget import WINDOW
+from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Refuse, Start
@@ -122,6 +123,7 @@ class Schedule:
         state = self.state
         assert not self.remote.open, "a response was never closed"
         assert state.in_use == 0, "a slot was lost"
+        assert state.line is None or state.line.waiting == 0, "somebody still waits"
         assert state.bulkhead is None or self.remote.most_at_once <= state.bulkhead
         assert state.breaker is None or not state.breaker._trials, "a trial was lost"
         assert state.throttle is None or not any(state.throttle._open), (
@@ -211,9 +213,14 @@ def _dependency(random: Random) -> Dependency:
         trials=random.choice([1, 3]),
         trial_lease=10.0,
     )
-    bulkhead = random.choice([None, 1, 3, 10])
+    waiting = BulkheadPolicy(limit=random.choice([1, 3, 10]), max_wait=0.5)
+    bulkhead = random.choice([None, 1, 3, 10, waiting])
     throttle = ThrottlePolicy(window=random.choice([3.5, 10.0]), per_second=0.2, sent_per_accept=1.1)
-    adaptive = AdaptivePolicy(initial=4, floor=2) if bulkhead == 10 else None
+    adaptive = (
+        AdaptivePolicy(initial=4, floor=2)
+        if bulkhead in (10, BulkheadPolicy(limit=10, max_wait=0.5))
+        else None
+    )
     return Dependency(
         "prices",
         "http://prices/*",
@@ -274,7 +281,7 @@ def test_nothing_is_held_nothing_grows_and_nothing_is_wedged() -> None:
 
 
 EVERYTHING = {
-    "deliver", "fail", "hung up", "expired: connect", "expired: head", "expired: body", "expired: backoff",
+    "deliver", "fail", "hung up", "expired: connect", "expired: head", "expired: body", "expired: backoff", "expired: bulkhead",
     "refused: circuit_open", "refused: bulkhead_full", "refused: insufficient_budget",
     "refused: circuit_open after an attempt", "refused: bulkhead_full after an attempt",
     "refused: throttled", "refused: throttled after an attempt",
