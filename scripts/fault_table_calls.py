@@ -228,7 +228,7 @@ CALLS_FAULTS = (
         RETRIES + "b58_waiting_for_our_own_pool_is_no_failure_of_the_dependency",
     )),
     Fault("b71_slept_through_an_open_circuit", RETRY,
-        "if state.breaker is not None and not state.breaker.would_allow(begin):", "if False:",
+        "if breaker is not None and not breaker.would_allow(begin):", "if False:",
         (CASES + "b71_ten_calls_at_once_each_of_which_fails_twice_and_then_succeeds",)),
     Fault("b71_retry_budget_not_charged", RETRY,
         "if state.budget is not None and not state.budget.reserve(now, begin, tried.verdict.price):", "if False:",

@@ -112,10 +112,10 @@ MACHINE_FAULTS = (
         "True if status in failures else", "True if status >= 400 else",
         (CALLS + "test_call.py::test_b70_what_the_caller_did_wrong_never_opens_the_circuit",)),
     Fault("small_budgets_open_the_circuit", ATTEMPTS,
-        "attempt.cut_short = left < state.fair", "attempt.cut_short = False",
+        "attempt.cut_short = left < min(state.fair, FAIR * limit)", "attempt.cut_short = False",
         (CALLS + "test_call.py::test_the_callers_budget_ends_an_attempt_with_the_phase_and_blames_nobody",)),
     Fault("connect_timeout_called_deadline", ATTEMPT,
-        "return failure.timed_out and self.by_budget and now >= self.until - EARLY",
+        "return failure.timed_out and self.by_budget and not in_time",
         "return failure.timed_out and self.by_budget",
         (CALLS + "test_call.py::test_a_connect_timeout_is_not_the_callers_budget_however_small_that_is",)),
     # -- calls: what is held

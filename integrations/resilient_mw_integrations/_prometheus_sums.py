@@ -82,8 +82,21 @@ class Sums:
                 states[*to, state.value] = max(states.get((*to, state.value), 0), is_it)
         for change, count in snapshot.transitions.items():
             self._sum("breaker_transitions", (*to, *change), count)
+        self._add_groups(to, snapshot)
         self._times["attempt_seconds"].setdefault(to, Histogram()).merge(snapshot.seconds)
         self._times["budget_left_seconds"].setdefault(to, Histogram()).merge(snapshot.budgets)
+
+    def _add_groups(self, to: tuple[str], snapshot: DependencySnapshot) -> None:
+        for group, figures in snapshot.groups.items():
+            if figures.timeout is not None:
+                self._worst("attempt_timeout_seconds", (*to, group), figures.timeout)
+            if figures.breaker is not None:
+                for state in BreakerState:
+                    is_it = int(state.value == figures.breaker)
+                    self._worst("group_breaker_state", (*to, group, state.value), is_it)
+        if snapshot.keyed is not None:
+            for name in ("states", "open", "evicted", "shared"):
+                self._sum(f"keyed_{name}", to, getattr(snapshot.keyed, name))
 
     def _add_overload(self, app: str, overload: OverloadSnapshot) -> None:
         self._worst("overload_level", (app,), overload.level)

@@ -57,6 +57,7 @@ APP = ("app",)
 CLASS = ("app", "priority")
 ROUTE = ("app", "route", "priority")
 TO = ("dependency",)
+GROUP = ("dependency", "group")
 FAMILIES = (
     Family("requests_arrived", CounterMetricFamily, ROUTE, "Requests that reached the admission decision."),
     Family("requests_admitted", CounterMetricFamily, ROUTE, "Requests that were let in."),
@@ -104,6 +105,12 @@ FAMILIES = (
     Family("bulkhead_in_use", GaugeMetricFamily, TO, "Attempts under way, bodies included."),
     Family("bulkhead_limit", GaugeMetricFamily, TO, "Most attempts at once; absent if there is no bound."),
     Family("throttle_probability", GaugeMetricFamily, TO, "Share of the attempts refused by the throttle; absent without."),
+    Family("attempt_timeout_seconds", GaugeMetricFamily, GROUP, "What an attempt may take now; absent if unbounded."),
+    Family("group_breaker_state", GaugeMetricFamily, (*GROUP, "state"), "1 for the state that a group's circuit is in."),
+    Family("keyed_states", GaugeMetricFamily, TO, "States of keyed route groups."),
+    Family("keyed_open", GaugeMetricFamily, TO, "Those of them whose circuit is not closed."),
+    Family("keyed_evicted", CounterMetricFamily, TO, "States of keyed route groups that were forgotten."),
+    Family("keyed_shared", CounterMetricFamily, TO, "Calls whose key found no place for a state of its own."),
     Family("attempt_seconds", HistogramMetricFamily, TO, "How long attempts took that say how long one usually takes."),
     Family("budget_left_seconds", HistogramMetricFamily, TO, "What the caller had left when an attempt began."),
 )  # fmt: skip

@@ -7,7 +7,8 @@ from enum import Enum
 
 from resilient_mw.calls.breaker import Breaker, Permit
 from resilient_mw.calls.classify import OK
-from resilient_mw.calls.events import Failure
+from resilient_mw.calls.events import UNSENT, Failure
+from resilient_mw.calls.groups import Group
 
 EARLY = 0.001
 """Seconds by which a timer may fire before its instant and still be taken for it."""
@@ -31,10 +32,10 @@ class Facts:
     """What calls that are alike have in common: made once for many of them.
 
     Attributes:
-        group: the route group that they belong to; empty: none.
+        group: the route group that they belong to; None: the dependency itself.
     """
 
-    group: str = ""
+    group: Group | None = None
 
 
 USUAL = Facts()
@@ -52,6 +53,7 @@ class Attempt:
     Attributes:
         until: the instant of its end.
         by_budget: whether the caller's budget ends it, and not a timeout of the dependency.
+        cut: whether it was cut off: it would have taken longer, and nobody knows how long.
         cut_short: whether it had so little that its end by the budget says nothing about the dependency.
         lost: whether another attempt of its call was faster: what becomes of it says nothing.
         verdict: what its head says.
@@ -59,7 +61,7 @@ class Attempt:
     """
 
     __slots__ = (
-        "by_budget", "cut_short", "lost", "number", "outcome", "permit", "started_at", "until", "verdict",
+        "by_budget", "cut", "cut_short", "lost", "number", "outcome", "permit", "started_at", "until", "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, permit: Permit | None, now: float, timeout: float) -> None:
@@ -68,6 +70,7 @@ class Attempt:
         self.started_at = now
         self.until = now + timeout
         self.by_budget = False
+        self.cut = False
         self.cut_short = False
         self.lost = False
         self.verdict = OK
@@ -75,7 +78,10 @@ class Attempt:
 
     def expired(self, now: float, failure: Failure) -> bool:
         """Return whether the caller's budget ended it, and not one of the dependency's own timeouts."""
-        return failure.timed_out and self.by_budget and now >= self.until - EARLY
+        in_time = now < self.until - EARLY
+        # A timeout of connecting alone, or of our own pool, says nothing about how long the whole would have taken.
+        self.cut = failure.timed_out and not (in_time and failure.phase in UNSENT)
+        return failure.timed_out and self.by_budget and not in_time
 
     def judge(self, now: float, breaker: Breaker | None, *, failed: bool | None) -> None:
         """Hand the permit back with what the attempt says, once."""

@@ -8,7 +8,7 @@ from resilient_mw.calls.attempt import EARLY, USUAL, Attempt, Facts, Stage
 from resilient_mw.calls.breaker import Permit
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.events import Actions, Expire, Fail, Phase, Queue, Refuse, Start
-from resilient_mw.calls.state import DependencyState, RetryRefusal
+from resilient_mw.calls.state import FAIR, DependencyState, RetryRefusal
 from resilient_mw.core.rejection import Reason
 
 
@@ -26,11 +26,12 @@ class Attempts:
 
     Attributes:
         attempts: attempts begun so far, which is also the number of the last one.
+        group: the state that they are judged by: of its route group, if it has one.
     """
 
     __slots__ = (
         "_deadline_at", "_delivered", "_flying", "_owned", "_price", "_queue_until", "_raised", "_replayable", "_reserved",
-        "_safe", "_stage", "_state", "_waited", "_waiter", "attempts", "facts",
+        "_safe", "_stage", "_state", "_waited", "_waiter", "attempts", "facts", "group",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +47,7 @@ class Attempts:
     ) -> None:
         self.attempts = 0
         self.facts = facts
+        self.group = state.group
         self._state = state
         self._deadline_at = deadline_at
         self._replayable = replayable
@@ -60,7 +62,7 @@ class Attempts:
         self._waiter: Waiter | None = None
 
     def _attempt(self, now: float) -> Actions:
-        state, breaker = self._state, self._state.breaker
+        state, breaker = self._state, self.group.breaker
         left = self._deadline_at - now - state.reserve
         if left < state.least:
             if self.attempts:
@@ -70,7 +72,7 @@ class Attempts:
         # An open circuit is the better reason where the bulkhead is full of those who made it open.
         if breaker is not None and not breaker.would_allow(now):
             return self._refuse(Reason.CIRCUIT_OPEN, breaker.retry_in(now))
-        if state.throttle is not None and state.throttles(now):
+        if state.throttle is not None and state.throttles(now, breaker):
             return self._refuse(Reason.THROTTLED)
         if state.take_slot():
             return self._admitted(now, left)
@@ -78,7 +80,7 @@ class Attempts:
 
     def _admitted(self, now: float, left: float) -> Actions:
         """Go on with a slot."""
-        state, breaker, permit = self._state, self._state.breaker, None
+        state, breaker, permit = self._state, self.group.breaker, None
         if breaker is not None:
             permit = breaker.ask(now)
             if permit is None:
@@ -115,9 +117,10 @@ class Attempts:
             return self._expire(Phase.BULKHEAD)
         if not granted:
             return self._refuse(Reason.BULKHEAD_FULL)
-        if state.breaker is not None and not state.breaker.would_allow(now):
+        breaker = self.group.breaker
+        if breaker is not None and not breaker.would_allow(now):
             state.give_slot()
-            return self._refuse(Reason.CIRCUIT_OPEN, state.breaker.retry_in(now))
+            return self._refuse(Reason.CIRCUIT_OPEN, breaker.retry_in(now))
         return self._admitted(now, left)
 
     def _leave(self) -> bool:
@@ -129,13 +132,13 @@ class Attempts:
         """Begin an attempt that has its slot and its permit."""
         state = self._state
         self.attempts = number = self.attempts + 1
-        limit = state.attempt_timeout(self)
+        limit = state.attempt_timeout(self, now)
         timeout = min(left, limit)
         attempt = Attempt(number, permit, now, timeout)
         attempt.by_budget = left < limit
-        attempt.cut_short = left < state.fair
+        attempt.cut_short = left < min(state.fair, FAIR * limit)
         self._flying = (*self._flying, attempt) if self._flying else (attempt,)
-        state.attempt_begins(now, left, retry=number > 1)
+        state.attempt_begins(self, now, left, retry=number > 1)
         return Start(number, timeout, min(timeout, state.connect_timeout))
 
     def _under_way(self, number: int) -> Attempt:
@@ -153,7 +156,7 @@ class Attempts:
             )
         self._state.give_slot()
         self._state.attempt_ends(self, attempt, now, outcome, failed=failed)
-        attempt.judge(now, self._state.breaker, failed=failed)
+        attempt.judge(now, self.group.breaker, failed=failed)
 
     def _refuse(self, reason: Reason, retry_in: float = 0.0) -> Actions:
         self._stage = Stage.OVER

@@ -44,7 +44,7 @@ class Call(Attempts):
     def begin(self, now: float) -> Actions:
         """Start the call."""
         self._expect(Stage.NEW)
-        self._state.call_begins()
+        self.group = self._state.call_begins(now, self.facts.group)
         return self._attempt(now)
 
     def resume(self, now: float) -> Actions:
@@ -67,7 +67,7 @@ class Call(Attempts):
         attempt.outcome = self._state.answered(attempt, head)
         if verdict.failed:
             # Told before the end of the body: a retry of this very call has to know that the circuit has opened.
-            attempt.judge(now, self._state.breaker, failed=True)
+            attempt.judge(now, self.group.breaker, failed=True)
         if not verdict.passing:
             return self._deliver(attempt)
         if len(self._flying) > 1:
@@ -164,7 +164,7 @@ class Call(Attempts):
     ) -> float | None:
         self._price = verdict.price
         asked = (verdict, retry_after, self._safe, resendable, self._deadline_at, self._waited, self._owned)
-        return retry_delay(self._state, now, Tried(self.attempts, *asked))
+        return retry_delay(self._state, now, Tried(self.attempts, *asked), self.group.breaker)
 
     def _again(self, now: float, delay: float) -> Actions:
         self._stage = Stage.BACKOFF

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar, overload
+from typing import Literal, ParamSpec, TypeVar, overload
 
 from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.fields import CallFields, prepare_fields
+from resilient_mw.calls.groups import GroupRules, KeyOf
 from resilient_mw.calls.guarded import Exceptions, check_exceptions
 from resilient_mw.calls.key import IdempotencyKeys
 from resilient_mw.calls.match import MatchRule, Target, parse_rule
 from resilient_mw.calls.ownership import RetryOwnership
 from resilient_mw.calls.throttle import ThrottlePolicy
+from resilient_mw.calls.timeout import TimeoutPolicy
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.ports import DependencySource, FunctionCalls, function_calls
@@ -61,6 +63,10 @@ class Dependency:
             get one (`IdempotencyKeys`). None: only requests that bring their own have one.
         ownership: how it is told that this service retries, if it is trusted, and how this service hears that its own
             caller does. None: neither.
+        adaptive_timeout: derives the timeout of an attempt from those before it; None: it is `timeout`.
+        groups: named route groups, each with a breaker and attempt times of its own: patterns by name, such as
+            `{"search": "GET /search/*"}`.
+        group_key: `host`, or a function of method and target: a group for each key; asked where no named group matches.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -86,6 +92,11 @@ class Dependency:
     idempotency_key: IdempotencyKeys | str | None = field(default=None, kw_only=True)
     ownership: RetryOwnership | None = field(default_factory=RetryOwnership, kw_only=True)
     fields: CallFields = field(init=False, repr=False)
+    adaptive_timeout: TimeoutPolicy | None = field(default=None, kw_only=True)
+    groups: Mapping[str, str | Sequence[str]] | None = field(default=None, kw_only=True)
+    group_key: Literal["host"] | KeyOf | None = field(default=None, kw_only=True)
+    grouping: GroupRules | None = field(default=None, init=False, repr=False)
+    """What the two fields before mean; None: no route groups."""
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
     owner: list[DependencySource] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""
@@ -110,6 +121,8 @@ class Dependency:
             )
         _check_load(self)
         patterns = (self.match,) if isinstance(self.match, str) and self.match else tuple(self.match)
+        if self.groups or self.group_key is not None:
+            object.__setattr__(self, "grouping", GroupRules(self.groups, self.group_key))
         object.__setattr__(self, "rules", tuple(parse_rule(pattern) for pattern in patterns))
         self._prepare_fields()
         for warning in self._warnings():
@@ -156,6 +169,11 @@ class Dependency:
                 "a RetryOwnership or None",
             ),
             ("trusted", isinstance(self.trusted, bool), "True or False"),
+            (
+                "adaptive_timeout",
+                self.adaptive_timeout is None or isinstance(self.adaptive_timeout, TimeoutPolicy),
+                "a TimeoutPolicy or None",
+            ),
         )
         for name, right, allowed in checks:
             if not right:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+from resilient_mw.calls.breaker import BreakerState
+from resilient_mw.calls.groups import OTHERS, GroupState, GroupStates
 from resilient_mw.calls.state import DependencyState
+from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
 from resilient_mw.core.snapshot import DependencySnapshot, Histogram
 
 
@@ -26,7 +31,34 @@ def dependency_snapshot(name: str, state: DependencyState, now: float = 0.0) -> 
         seconds=_copy(state.seconds),
         budgets=_copy(state.budgets),
         throttle=None if state.throttle is None else state.throttle.probability(now),
+        groups=_groups(now, state),
+        keyed=_keyed(state.groups),
     )
+
+
+def _groups(now: float, state: DependencyState) -> dict[str, GroupSnapshot]:
+    states = {} if state.groups is None else dict(state.groups.named)
+    if state.groups is not None or state.group.timeout is not None:
+        states[OTHERS] = state.group
+    return {name: _group(now, state, group) for name, group in states.items()}
+
+
+def _group(now: float, state: DependencyState, group: GroupState) -> GroupSnapshot:
+    breaker, adaptive = group.breaker, group.timeout
+    timeout = state.timeout if adaptive is None else adaptive.seconds(now)
+    return GroupSnapshot(
+        breaker=None if breaker is None else breaker.state.value,
+        timeout=None if timeout == math.inf else timeout,
+        under_way=group.under_way,
+    )
+
+
+def _keyed(groups: GroupStates | None) -> KeyedSnapshot | None:
+    if groups is None:
+        return None
+    breakers = [state.breaker for state in groups.keyed()]
+    opened = sum(breaker is not None and breaker.state is not BreakerState.CLOSED for breaker in breakers)
+    return KeyedSnapshot(len(groups), opened, groups.evicted, groups.shared)
 
 
 def _copy(histogram: Histogram) -> Histogram:

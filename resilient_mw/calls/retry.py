@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from resilient_mw.calls.breaker import Breaker
 from resilient_mw.calls.classify import Verdict
 from resilient_mw.calls.config import RetryPolicy
 from resilient_mw.calls.state import DependencyState, RetryRefusal
@@ -38,7 +39,7 @@ class Tried:
     owned: bool = False
 
 
-def retry_delay(state: DependencyState, now: float, tried: Tried) -> float | None:
+def retry_delay(state: DependencyState, now: float, tried: Tried, breaker: Breaker | None) -> float | None:
     """Return seconds after which to try again, reserved in the retry budget; None to leave it at this outcome.
 
     `Retry-After` is obeyed with jitter on top, or the retry is given up; it is never shortened.
@@ -50,7 +51,7 @@ def retry_delay(state: DependencyState, now: float, tried: Tried) -> float | Non
     delay = state.backoff_after(tried.waited) if decorrelated else state.backoff(tried.attempts)
     if tried.retry_after is not None:
         delay = max(delay, state.spread(tried.retry_after))
-    refusal = _refusal(state, policy, now, now + delay, tried)
+    refusal = _refusal(state, policy, now, now + delay, tried, breaker=breaker)
     if refusal is None:
         return delay
     state.retry_refused(refusal)
@@ -58,7 +59,13 @@ def retry_delay(state: DependencyState, now: float, tried: Tried) -> float | Non
 
 
 def _refusal(
-    state: DependencyState, policy: RetryPolicy, now: float, begin: float, tried: Tried
+    state: DependencyState,
+    policy: RetryPolicy,
+    now: float,
+    begin: float,
+    tried: Tried,
+    *,
+    breaker: Breaker | None,
 ) -> RetryRefusal | None:
     if tried.attempts >= policy.attempts:
         return RetryRefusal.ATTEMPTS
@@ -74,7 +81,7 @@ def _refusal(
         return RetryRefusal.RETRY_AFTER
     if tried.deadline_at - begin - state.reserve < max(state.typical(), state.least):
         return RetryRefusal.DEADLINE
-    if state.breaker is not None and not state.breaker.would_allow(begin):
+    if breaker is not None and not breaker.would_allow(begin):
         return RetryRefusal.CIRCUIT_OPEN
     if state.budget is not None and not state.budget.reserve(now, begin, tried.verdict.price):
         return RetryRefusal.BUDGET

@@ -18,7 +18,9 @@ from resilient_mw.calls.budget import RetryBudget
 from resilient_mw.calls.bulkhead import BulkheadPolicy, WaitingLine
 from resilient_mw.calls.config import FAILURE_STATUSES, IDEMPOTENT
 from resilient_mw.calls.events import Head, Phase
+from resilient_mw.calls.groups import Group, GroupState, GroupStates
 from resilient_mw.calls.throttle import Throttle
+from resilient_mw.calls.timeout import AdaptiveTimeout
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import Histogram
 from resilient_mw.core.windows import RunningMedian
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 
 FAIR = 0.9
 """The share of its usual time that a dependency must have had to be blamed for not answering in it."""
+
+
+CUT = frozenset({"cancelled", "lost"})
+"""Outcomes of attempts that somebody cut off."""
 
 
 class RetryRefusal(StrEnum):
@@ -66,6 +72,7 @@ class DependencyState:
     """See the module.
 
     Attributes:
+        group: what is judged where no route group is; groups: the states of route groups; None: there are none.
         breaker, retry, budget, throttle, adaptive: None where the dependency has none.
         failures: statuses that count against the dependency.
         repeatable: methods that may be repeated although the dependency may have acted.
@@ -80,8 +87,18 @@ class DependencyState:
     """
 
     def __init__(self, dependency: Dependency, random: Random) -> None:
-        longest = dependency.timeout or 0.0
-        self.breaker = None if dependency.breaker is None else Breaker(dependency.breaker, random, longest)
+        self.timeout = math.inf if dependency.timeout is None else dependency.timeout
+
+        def make() -> GroupState:
+            breaker, adaptive = dependency.breaker, dependency.adaptive_timeout
+            return GroupState(
+                None if breaker is None else Breaker(breaker, random, dependency.timeout or 0.0),
+                None if adaptive is None else AdaptiveTimeout(adaptive, self.timeout),
+            )
+
+        self.group = make()
+        self.groups = None if dependency.grouping is None else GroupStates(dependency.grouping.names, make)
+        self.breaker = self.group.breaker
         self.retry = dependency.retry
         self.budget: RetryBudget | None = None
         if self.retry is not None and self.retry.budget_ratio is not None:
@@ -92,7 +109,6 @@ class DependencyState:
         self.repeatable = IDEMPOTENT if self.retry is None else self.retry.repeatable
         self.reserve = dependency.reserve
         self.least = max(dependency.smallest_budget, math.ulp(0.0))
-        self.timeout = math.inf if dependency.timeout is None else dependency.timeout
         self.connect_timeout = math.inf if dependency.connect_timeout is None else dependency.connect_timeout
         total = math.inf if dependency.total_timeout is None else dependency.total_timeout
         self.fair = FAIR * min(self.timeout, total - dependency.reserve)
@@ -150,13 +166,14 @@ class DependencyState:
             while self.in_use < most and line.hand_over():
                 self.in_use += 1
 
-    def attempt_timeout(self, call: Attempts) -> float:  # noqa: ARG002  All calls have the same one.
-        """Return the dependency's own limit to an attempt of a call that begins now, in seconds."""
-        return self.timeout
+    def attempt_timeout(self, call: Attempts, now: float) -> float:
+        """Return the dependency's own limit to an attempt that begins now, in seconds."""
+        adaptive = call.group.timeout
+        return self.timeout if adaptive is None else adaptive.seconds(now)
 
-    def throttles(self, now: float) -> bool:
+    def throttles(self, now: float, breaker: Breaker | None) -> bool:
         """Return whether the throttle refuses an attempt. Trials of a circuit are few already, and never refused."""
-        throttle, breaker = self.throttle, self.breaker
+        throttle = self.throttle
         closed = breaker is None or breaker.state is BreakerState.CLOSED
         return throttle is not None and closed and throttle.refuses(now)
 
@@ -185,11 +202,12 @@ class DependencyState:
 
     # -- counting ------------------------------------------------------------------------------------------------------
 
-    def call_begins(self) -> None:
-        """Count a call."""
+    def call_begins(self, now: float, group: Group | None) -> GroupState:
+        """Count a call; return what it is judged by: the state of its route group, or of the dependency."""
         self.calls += 1
+        return self.group if group is None or self.groups is None else self.groups.at(now, group)
 
-    def attempt_begins(self, now: float, left: float, *, retry: bool) -> None:
+    def attempt_begins(self, call: Attempts, now: float, left: float, *, retry: bool) -> None:
         """Count an attempt; `left` is the caller's budget, in seconds.
 
         Only a call that was sent gives the retry budget its share: those that an open circuit refuses are no traffic.
@@ -198,6 +216,7 @@ class DependencyState:
             self.retries += 1
         elif self.budget is not None:
             self.budget.call(now)
+        call.group.under_way += 1
         if left != math.inf:
             self.budgets.add(left)
         if self.throttle is not None:
@@ -211,7 +230,7 @@ class DependencyState:
 
     def attempt_ends(
         self,
-        call: Attempts,  # noqa: ARG002  All calls are counted together.
+        call: Attempts,
         attempt: Attempt,
         now: float,
         outcome: str,
@@ -224,6 +243,11 @@ class DependencyState:
         if self.adaptive is not None:
             self.adaptive.ended(now, attempt.started_at, lost=_lost(outcome, failed=failed))
         self.attempts[outcome] = self.attempts.get(outcome, 0) + 1
+        group = call.group
+        group.under_way -= 1
+        if group.timeout is not None:
+            cut = attempt.cut or outcome in CUT
+            group.timeout.told(now, now - attempt.started_at, failed=failed, cut=cut)
         if failed:
             self.bad += 1
         elif failed is not None:

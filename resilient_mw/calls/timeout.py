@@ -98,6 +98,21 @@ class AdaptiveTimeout:
             self._value = self._compute(now)
         return self._value
 
+    def told(self, now: float, seconds: float, *, failed: bool | None, cut: bool) -> None:
+        """Take the end of an attempt.
+
+        Args:
+            now: the instant.
+            seconds: how long it took.
+            failed: whether it speaks against the dependency; a failure may be as fast as it likes, and only what
+                speaks for it is learnt from. None: it says nothing.
+            cut: whether it was cut off.
+        """
+        if cut:
+            self.model.censored(now, seconds)
+        elif failed is False:
+            self.model.add(now, seconds)
+
     def _compute(self, now: float) -> float:
         model, policy = self.model, self._policy
         if model.samples(now) < self._samples:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
 from resilient_mw.core.tenant_figures import QuotaSnapshot, TenantSnapshot
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -265,21 +266,20 @@ class DependencySnapshot:
     """The figures of one dependency since the start. Counts only grow.
 
     Attributes:
-        dependency: its name.
-        calls: logical calls.
+        dependency, calls: its name, and logical calls.
         attempts: ended attempts by outcome: `2xx` to `5xx`, `error`, `timeout`, `body` (cut off in the body),
             `cancelled`.
         retries: attempts after the first one of a call.
         refused: attempts that were refused here, by reason.
         retries_refused: retries that were not made, by reason.
         expired: calls whose deadline passed, by phase.
-        in_use: attempts under way, bodies included.
-        bulkhead: most attempts at once; None: no bound.
+        in_use, bulkhead: attempts under way, bodies included, and the most at once; None: no bound.
         breaker: the state of the circuit; None: there is none.
         transitions, recent_transitions: changes of the circuit's state, by (before, after), and the last 32, oldest first.
         throttle: the share of the attempts of this instant that the throttle refuses; None: there is none.
         seconds: how long attempts took that say how long one usually takes.
         budgets: what callers had left when an attempt began.
+        groups, keyed: the route groups by name, and all keyed ones together; None: there are none.
     """
 
     dependency: str
@@ -297,3 +297,5 @@ class DependencySnapshot:
     seconds: Histogram
     budgets: Histogram
     throttle: float | None = None
+    groups: Mapping[str, GroupSnapshot] = field(default_factory=dict)
+    keyed: KeyedSnapshot | None = None

@@ -138,7 +138,7 @@ class OutgoingCall:
                     at = until + caller.late()
                     self._timer = caller.engine.at(at, partial(self._resume, until, at))
                 case Queue(until, waiter):
-                    waiter.wake = partial(caller.engine.after, 0.0, partial(self._queued, waiter))
+                    waiter.wake = partial(self._woken, waiter)
                     self._timer = caller.engine.at(until, partial(self._queued, waiter))
                     self._waiter = waiter
                 case Deliver():
@@ -176,6 +176,9 @@ class OutgoingCall:
         self._obey(self.machine.resume(at))
         if at > until and len(self.starts) > begun:
             self.late.append(at)
+
+    def _woken(self, waiter: Waiter) -> None:
+        self._caller.engine.after(0.0, partial(self._queued, waiter))
 
     def _read(self, failure: Failure | None) -> None:
         self._exchange = None

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from resilient_mw.calls.attempt import USUAL, Facts
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency, check_dependencies
 from resilient_mw.calls.events import Start
 from resilient_mw.calls.fields import Lines
+from resilient_mw.calls.groups import GroupRules
 from resilient_mw.calls.key import format_key
 from resilient_mw.calls.match import MatchRule, target
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
@@ -120,6 +122,7 @@ class Sending:
             replayable=self._once is None,
             keyed=keyed,
             owned=above is not None,
+            facts=USUAL if self.dependency.grouping is None else facts_of(self.dependency.grouping, request),
         )
 
     @property
@@ -168,6 +171,14 @@ class Sending:
         now = self._clock.now()
         left = min(self.call.budget(now), self._caller_until - now)
         return None if left == math.inf else format_timeout_ms(left)
+
+
+def facts_of(grouping: GroupRules, request: Any) -> Facts:
+    """Return which route group a request belongs to."""
+    url = request.url
+    path = url.raw_path.partition(b"?")[0].decode("ascii", "replace")
+    place = target(url.scheme, url.raw_host.decode("ascii"), url.port, path)
+    return Facts(grouping.group(request.method, place))
 
 
 def can_repeat(library: Library, stream: object) -> bool:

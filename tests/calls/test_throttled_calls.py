@@ -214,7 +214,7 @@ def test_the_slower_of_two_attempts_of_a_call_says_nothing() -> None:
     call = begun(one)
     call._flying = (*call._flying, Attempt(2, None, 1.0, 2.0))
     one.state.in_use += 1
-    one.state.attempt_begins(1.0, 9.0, retry=True)
+    one.state.attempt_begins(call, 1.0, 9.0, retry=True)
     call.head(1.1, 1, Head(200))
     assert window(one) == (2, 1)
     call.lost(1.2, 2)

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core import ports
+from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
 from resilient_mw.core.snapshot import BUCKETS, DependencySnapshot, Histogram, Transition
 from resilient_mw.runtime.context import current
 from resilient_mw_integrations.httpx import CallRefused, ResilientTransport
@@ -80,6 +81,11 @@ def complete(factor: int = 1, breaker: str | None = "open", bulkhead: int | None
         seconds=times(0.002),
         budgets=times(0.3, 0.3),
         throttle=0.25,
+        groups={
+            "search": GroupSnapshot(breaker="open", timeout=0.4, under_way=2),
+            "others": GroupSnapshot(breaker=None, timeout=None, under_way=0),
+        },
+        keyed=KeyedSnapshot(states=11 * factor, open=12 * factor, evicted=13 * factor, shared=14 * factor),
     )
 
 
@@ -106,6 +112,14 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("breaker_state", P, "state=closed"): 0,
         ("breaker_state", P, "state=open"): 1,
         ("breaker_state", P, "state=half_open"): 0,
+        ("attempt_timeout_seconds", P, "group=search"): 0.4,
+        ("group_breaker_state", P, "group=search", "state=closed"): 0,
+        ("group_breaker_state", P, "group=search", "state=open"): 1,
+        ("group_breaker_state", P, "group=search", "state=half_open"): 0,
+        ("keyed_states", P): 11,
+        ("keyed_open", P): 12,
+        ("keyed_evicted_total", P): 13,
+        ("keyed_shared_total", P): 14,
         ("attempt_seconds_count", P): 1,
         ("attempt_seconds_sum", P): 0.002,
         ("budget_left_seconds_count", P): 2,
