@@ -27,7 +27,7 @@ FAULTS = (
         SLOWLY + "failures_in_a_row_open_it_before_the_minimum",
     )),
     Fault("row_goes_on_after_a_success", RECENT,
-        "        if new:\n            self._streak = 0\n", "        if new:\n",
+        "            self._streak = 0\n            self.short += new\n", "            self.short += new\n",
         (SLOWLY + "a_success_of_the_short_way_ends_a_row",)),
     Fault("outcomes_do_not_age", WINDOWS, "                self._forget(each % STEPS)", "                pass", (
         SLOWLY + "outcomes_leave_a_window_of_time_by_their_age",

@@ -98,8 +98,8 @@ class Breaker:
         self.untold.clear()
         self.counts: dict[tuple[str, str], int] = {}
         self.would_refuse = self.ramped = 0
-        self.recent.slow = 0
         self._begin_period()
+        self.recent.slow = self.recent.short = 0
         self._open_until = 0.0
         self._open_time.reset()
         self._ramp.stop()

@@ -23,7 +23,7 @@ class Recent:
             the circuit, so that who took the short way in an older one holds that one's.
         draw: gives the next number of an attempt.
         succeeded: counts a success of the short way.
-        slow: attempts that were counted as slow.
+        slow: attempts that were counted as slow; `short`: successes of the short way.
     """
 
     __slots__ = (
@@ -35,6 +35,7 @@ class Recent:
         "_window",
         "draw",
         "running",
+        "short",
         "slow",
         "succeeded",
     )
@@ -51,7 +52,7 @@ class Recent:
         self.draw = count(1).__next__
         self.succeeded = count().__next__
         self._synced = 0
-        self.slow = 0
+        self.slow = self.short = 0
         self.clear()
 
     @property
@@ -145,4 +146,5 @@ class Recent:
         self._synced = value + 1
         if new:
             self._streak = 0
+            self.short += new
             self._window.good(new)

@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from resilient_mw.calls.budget import PRICE, TIMEOUT_PRICE
 from resilient_mw.calls.config import FAILURE_STATUSES
 from resilient_mw.calls.events import UNSENT, Failure, Head
+from resilient_mw.core.errors import ResilienceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +97,20 @@ def classify_failure(failure: Failure, *, cut_short: bool) -> Verdict:
     blameless = failure.ours or failure.refused or cut_short
     price = TIMEOUT_PRICE if failure.timed_out else PRICE
     return Verdict(None if blameless else True, failure.wanted is not False, acted, price)
+
+
+def classify_exception(error: BaseException, exclude: Collection[type[BaseException]] = ()) -> bool | None:
+    """Return whether an exception of a guarded function is a failure of what it calls; None if it says nothing.
+
+    What cancels or ends the caller (`CancelledError`, `KeyboardInterrupt`, `GeneratorExit`) says nothing, nor do our own
+    refusals and deadlines, nor what only ends an iteration.
+
+    Args:
+        error: the exception.
+        exclude: classes that say nothing either.
+    """
+    if not isinstance(error, Exception) or isinstance(
+        error, (ResilienceError, StopIteration, StopAsyncIteration)
+    ):
+        return None
+    return None if isinstance(error, tuple(exclude)) else True

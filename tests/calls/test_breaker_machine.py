@@ -146,7 +146,7 @@ class BreakerMachine(RuleBasedStateMachine):
             self.breaker.open(self.now)
             self._enter(BreakerState.OPEN, by_hand=True)
         else:
-            getattr(self.breaker, verb)(self.now)
+            (self.breaker.close if verb == "close" else self.breaker.reset)(self.now)
             self._enter(BreakerState.CLOSED, by_hand=verb == "close")
         self._check()
 
@@ -282,7 +282,7 @@ class BreakerMachine(RuleBasedStateMachine):
         return math.floor(self.now / (SECONDS / STEPS))
 
     def _enter(self, state: BreakerState, *, by_hand: bool = False) -> None:
-        if state is self.state is BreakerState.OPEN:
+        if (state, self.state) == (BreakerState.OPEN, BreakerState.OPEN):
             self.by_hand = by_hand
             return
         self.changes += state is not self.state
