@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check format bench bench-calls bench-wire bench-scaling prove clean
+.PHONY: help lab test check format bench bench-breaker bench-calls bench-wire bench-scaling prove clean
 
 help:
 	@echo "make lab      break a real service on purpose, with and without protection (report: lab-report.html)"
@@ -21,6 +21,7 @@ help:
 	@echo "make check    lint, types, floors, build"
 	@echo "make format   let ruff lay out the code"
 	@echo "make bench    measure what the middleware costs"
+	@echo "make bench-breaker  measure what a circuit breaker costs beside its peers"
 	@echo "make bench-calls    measure what a call to a dependency costs"
 	@echo "make bench-wire     what it costs a uvicorn server over the wire (Linux)"
 	@echo "make bench-scaling  whether that depends on waiters, routes and tenants (needs valgrind; some ten minutes)"
@@ -48,6 +49,9 @@ format: $(VENV)/.ready-dev
 
 bench: $(VENV)/.ready-test
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-breaker: $(VENV)/.ready-test
+	$(BIN)/python benchmarks/breaker.py $(ARGS)
 
 bench-calls: $(VENV)/.ready-test
 	$(BIN)/python benchmarks/calls.py $(ARGS)

@@ -260,11 +260,8 @@ class BreakerMachine(RuleBasedStateMachine):
                 self.outcomes.append(attempt.outcome)
                 if not self.by_hand:
                     self._judge([each.slow for each in self._window()])
-                if self._has_opened():
-                    return
-
-    def _has_opened(self) -> bool:
-        return self.state is BreakerState.OPEN
+                if not self.attempts:
+                    return  # it has opened
 
     def _judge(self, window: list[bool]) -> None:
         if (
