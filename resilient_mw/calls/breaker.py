@@ -26,6 +26,7 @@ from resilient_mw.calls.breaker_pace import OpenTime, Ramp
 from resilient_mw.calls.breaker_policy import BreakerPolicy
 from resilient_mw.calls.breaker_recent import Recent
 from resilient_mw.calls.breaker_trials import Trials
+from resilient_mw.core.circuit_snapshot import CircuitFigures
 from resilient_mw.core.snapshot import Transition
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Breaker:
         counts: changes by (before, after).
         would_refuse: attempts that passed because it is in shadow mode.
         ramped: attempts that were refused during a ramp.
+        failed_listeners: errors of its listeners, counted by who tells them.
         quiet_until: before this instant an attempt may take the short way, which needs no lock because each step of it
             is one call into C: keep `recent.running` and `closed_permit`, draw a number, put `running[number] = now`;
             at the end, if `recent.running` is still the same object and it is still before `quiet_until`, take the
@@ -72,6 +74,7 @@ class Breaker:
 
     __slots__ = (
         "_open_time", "_open_until", "_period", "_policy", "_ramp", "_slow_after", "_trials", "closed_permit", "counts",
+        "failed_listeners",
         "held", "quiet_until", "ramped", "recent", "state", "transitions", "untold", "would_refuse",
     )  # fmt: skip
 
@@ -97,7 +100,7 @@ class Breaker:
         self.transitions.clear()
         self.untold.clear()
         self.counts: dict[tuple[str, str], int] = {}
-        self.would_refuse = self.ramped = 0
+        self.would_refuse = self.ramped = self.failed_listeners = 0
         self._begin_period()
         self.recent.slow = self.recent.short = 0
         self._open_until = 0.0
@@ -245,7 +248,8 @@ class Breaker:
         before = self.state
         transition = Transition(now, before.value, after.value)
         self.transitions.append(transition)
-        self.untold.append(transition)
+        if self._policy.listeners:
+            self.untold.append(transition)
         key = (before.value, after.value)
         self.counts[key] = self.counts.get(key, 0) + 1
         self.state = after
@@ -262,6 +266,16 @@ class Breaker:
         self.closed_permit = SHADOW - self._period
         self.recent.clear()
         self._trials.clear()
+
+    def figures(self) -> CircuitFigures:
+        """Return what it has counted."""
+        return CircuitFigures(
+            held=self.held,
+            slow=self.recent.slow,
+            ramped=self.ramped,
+            would_refuse=self.would_refuse,
+            failed_listeners=self.failed_listeners,
+        )
 
     @property
     def _outcomes(self) -> list[bool]:

@@ -21,7 +21,7 @@ from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.calls.timeout import TimeoutPolicy
 from resilient_mw.core.checks import require_integer, require_name, require_number
 from resilient_mw.core.errors import ResilienceWarning
-from resilient_mw.core.ports import DependencySource, FunctionCalls, function_calls
+from resilient_mw.core.ports import CircuitOwner, FunctionCalls, function_calls
 from resilient_mw.core.snapshot import DependencySnapshot
 
 P = ParamSpec("P")
@@ -98,7 +98,7 @@ class Dependency:
     grouping: GroupRules | None = field(default=None, init=False, repr=False)
     """What the two fields before mean; None: no route groups."""
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
-    owner: list[DependencySource] = field(default_factory=list, init=False, repr=False)
+    owner: list[CircuitOwner] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""
 
     def __post_init__(self) -> None:
@@ -262,11 +262,30 @@ class Dependency:
         Raises:
             RuntimeError: no transport was made with this dependency object, and no function guarded.
         """
+        return self._owned().snapshot()
+
+    def open_circuit(self) -> None:
+        """Refuse every attempt from now on, until `close_circuit` or `reset_circuit`. Safe in any thread.
+
+        Raises:
+            RuntimeError: no transport was made with this dependency object, or it has no breaker.
+        """
+        self._owned().by_hand("open")
+
+    def close_circuit(self) -> None:
+        """Let every attempt through from now on, whatever fails. See `open_circuit`."""
+        self._owned().by_hand("close")
+
+    def reset_circuit(self) -> None:
+        """Let the breaker judge again, beginning closed and with nothing counted. See `open_circuit`."""
+        self._owned().by_hand("reset")
+
+    def _owned(self) -> CircuitOwner:
         if not self.owner:
             raise RuntimeError(
                 f"Dependency({self.name!r}) has no figures yet: make a transport with this very object first, or guard a function"
             )
-        return self.owner[0].snapshot()
+        return self.owner[0]
 
 
 def _check_load(dependency: Dependency) -> None:

@@ -33,6 +33,7 @@ def dependency_snapshot(name: str, state: DependencyState, now: float = 0.0) -> 
         throttle=None if state.throttle is None else state.throttle.probability(now),
         groups=_groups(now, state),
         keyed=_keyed(state.groups),
+        circuit=None if breaker is None else breaker.figures(),
     )
 
 

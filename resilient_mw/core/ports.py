@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Literal, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from resilient_mw.core.snapshot import AppSnapshot, DependencySnapshot
@@ -30,6 +30,18 @@ class DependencySource(Protocol):
 
     def snapshot(self) -> DependencySnapshot:
         """Return the figures of this instant."""
+        ...
+
+
+Hand = Literal["open", "close", "reset"]
+"""What somebody can do to a circuit."""
+
+
+class CircuitOwner(DependencySource, Protocol):
+    """A source whose circuit can be opened and closed by hand, from any thread."""
+
+    def by_hand(self, hand: Hand) -> None:
+        """Do it."""
         ...
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
+from resilient_mw.core.circuit_snapshot import CircuitFigures
 from resilient_mw.core.tenant_figures import QuotaSnapshot, TenantSnapshot
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -273,13 +274,13 @@ class DependencySnapshot:
         refused: attempts that were refused here, by reason.
         retries_refused: retries that were not made, by reason.
         expired: calls whose deadline passed, by phase.
-        in_use, bulkhead: attempts under way, bodies included, and the most at once; None: no bound.
+        in_use, bulkhead: attempts under way, bodies included; the most of them at once, None: no bound.
         breaker: the state of the circuit; None: there is none.
         transitions, recent_transitions: changes of the circuit's state, by (before, after), and the last 32, oldest first.
         throttle: the share of the attempts of this instant that the throttle refuses; None: there is none.
-        seconds: how long attempts took that say how long one usually takes.
-        budgets: what callers had left when an attempt began.
+        seconds, budgets: how long attempts took that say how long one usually takes; what callers had left at their start.
         groups, keyed: the route groups by name, and all keyed ones together; None: there are none.
+        circuit: more of the circuit; None: there is none.
     """
 
     dependency: str
@@ -299,3 +300,4 @@ class DependencySnapshot:
     throttle: float | None = None
     groups: Mapping[str, GroupSnapshot] = field(default_factory=dict)
     keyed: KeyedSnapshot | None = None
+    circuit: CircuitFigures | None = None

@@ -25,6 +25,7 @@ from resilient_mw.core.errors import CallRefused
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import DependencySnapshot, Histogram
+from resilient_mw.runtime.circuit_news import tell_listeners
 from resilient_mw.runtime.circuit_wraps import wrapped
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.forks import after_fork
@@ -78,7 +79,6 @@ class CircuitBreaker:
         self.machine = Breaker(self.policy, rng or random.SystemRandom())
         self.numbered = self.policy.slow_after is not None
         self.short = ONE_AT_A_TIME
-        self.failed_listeners = 0
         self._classify = classify
         self._outcomes: Counter[str] = Counter()
         self._refused = 0
@@ -170,6 +170,7 @@ class CircuitBreaker:
             recent_transitions=tuple(machine.transitions),
             seconds=Histogram(),
             budgets=Histogram(),
+            circuit=machine.figures(),
         )
 
     def forked(self) -> None:
@@ -229,7 +230,7 @@ class CircuitBreaker:
         try:
             return self._classify(error)
         except Exception:  # noqa: BLE001  the caller is owed the error of the call, not this one
-            self.failed_listeners += 1
+            self.machine.failed_listeners += 1
             return None
 
     def _decide(self, verb: Callable[[float], None]) -> None:
@@ -258,16 +259,5 @@ class CircuitBreaker:
                 self._decides = 0
                 self._lock.release()
         if self.machine.untold and self._decides != threading.get_ident():
-            self._tell()
-
-    def _tell(self) -> None:
-        while True:
-            try:
-                change = self.machine.untold.popleft()
-            except IndexError:
-                return
-            for listener in self.policy.listeners:
-                try:
-                    listener(self.name, change)
-                except Exception:  # noqa: BLE001  a listener that fails changes nothing
-                    self.failed_listeners += 1
+            machine = self.machine
+            machine.failed_listeners += tell_listeners(self.name, machine.untold, self.policy.listeners)

@@ -17,8 +17,9 @@ from resilient_mw.calls.figures import dependency_snapshot
 from resilient_mw.calls.key import new_key
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core import ports
-from resilient_mw.core.ports import Clock
-from resilient_mw.core.snapshot import DependencySnapshot
+from resilient_mw.core.ports import Clock, Hand
+from resilient_mw.core.snapshot import DependencySnapshot, Transition
+from resilient_mw.runtime.circuit_news import tell_listeners
 from resilient_mw.runtime.clocks import MONOTONIC, wall_clock
 from resilient_mw.runtime.forks import after_fork, renew_lock
 
@@ -39,7 +40,7 @@ class DependencyOwner:
         self.clock = clock
         # Jitter is drawn from the system: processes that were forked after the first call must not share it.
         self._rng = rng or random.SystemRandom()
-        self.state = DependencyState(dependency, self._rng)
+        self._begin_anew()
         self._lock = threading.Lock()
         self._abandoned: deque[Call] = deque()
         ports.register_dependency(self)
@@ -49,7 +50,12 @@ class DependencyOwner:
         """Begin anew in a forked child: calls, lock and counts are the parent's."""
         self._lock = threading.Lock()
         self._abandoned.clear()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self.state = DependencyState(self.dependency, self._rng)
+        breaker = self.state.breaker
+        self._untold: deque[Transition] = deque() if breaker is None else breaker.untold
 
     def new_key(self, version: int) -> str:
         """Return a new idempotency key, a UUID of a version."""
@@ -60,7 +66,7 @@ class DependencyOwner:
         with self._lock:
             self._clear_up()
             actions = call.begin(self.clock.now())
-        self._wake()
+        self._tell_and_wake()
         return actions
 
     def resume(self, call: Call, at: float) -> Actions:
@@ -68,14 +74,14 @@ class DependencyOwner:
         with self._lock:
             self._clear_up()
             actions = call.resume(max(at, self.clock.now()))
-        self._wake()
+        self._tell_and_wake()
         return actions
 
     def queued(self, call: Call) -> Actions:
         """Go on after waiting for a slot."""
         with self._lock:
             actions = call.queued(self.clock.now())
-        self._wake()
+        self._tell_and_wake()
         return actions
 
     def tell(self, call: Call, number: int, outcome: Head | Failure) -> Actions:
@@ -86,20 +92,20 @@ class DependencyOwner:
                 actions = call.head(now, number, outcome)
             else:
                 actions = call.failed(now, number, outcome)
-        self._wake()
+        self._tell_and_wake()
         return actions
 
     def lost(self, call: Call, number: int) -> None:
         """Tell that a cancelled attempt has ended and is closed."""
         with self._lock:
             call.lost(self.clock.now(), number)
-        self._wake()
+        self._tell_and_wake()
 
     def end(self, call: Call, failure: Failure | None) -> Actions:
         """Tell that a delivered body has ended; `Expire` comes back if the caller's budget cut it off."""
         with self._lock:
             actions = call.end(self.clock.now(), failure)
-        self._wake()
+        self._tell_and_wake()
         return actions
 
     def budget(self, call: Call, number: int = 0) -> float:
@@ -110,7 +116,7 @@ class DependencyOwner:
         """Tell that the caller gave up. Harmless after the end."""
         with self._lock:
             call.cancel(self.clock.now())
-        self._wake()
+        self._tell_and_wake()
 
     def abandon(self, call: Call) -> None:
         """Cancel a call of which nothing is left, without waiting for the lock: now, or before the next step of any."""
@@ -120,7 +126,7 @@ class DependencyOwner:
                 self._clear_up()
             finally:
                 self._lock.release()
-            self._wake()
+            self._wake()  # Listeners are told by somebody else: a finalizer runs no code of users.
 
     def judged(self) -> tuple[int, int, float]:
         """Return the good and the bad attempts so far, and how much of its timeout a good one typically takes; 0: unknown."""
@@ -136,16 +142,47 @@ class DependencyOwner:
             return None
         with self._lock:
             self._clear_up()
-            return breaker.closed_for(self.clock.now())
+            seconds = breaker.closed_for(self.clock.now())
+        if self._untold:
+            self._tell()
+        return seconds
 
     def snapshot(self) -> DependencySnapshot:
         """Return the figures of this instant."""
+        breaker = self.state.breaker
         with self._lock:
             self._clear_up()
-            return dependency_snapshot(self.dependency.name, self.state, self.clock.now())
+            now = self.clock.now()
+            if breaker is not None:
+                breaker.notice(now)
+            return dependency_snapshot(self.dependency.name, self.state, now)
+
+    def by_hand(self, hand: Hand) -> None:
+        """Open, close or reset the circuit.
+
+        Raises:
+            RuntimeError: the dependency has no breaker.
+        """
+        breaker = self.state.breaker
+        if breaker is None:
+            raise RuntimeError(f"Dependency({self.dependency.name!r}) has no circuit: breaker is None")
+        with self._lock:
+            self._clear_up()
+            getattr(breaker, hand)(self.clock.now())
+        self._tell()
+
+    def _tell(self) -> None:
+        breaker, policy = self.state.breaker, self.dependency.breaker
+        if breaker is not None and policy is not None:
+            breaker.failed_listeners += tell_listeners(self.dependency.name, self._untold, policy.listeners)
+
+    def _tell_and_wake(self) -> None:
+        """Tell who listens, and wake those who were granted a slot. Without the lock: what is called may be anything."""
+        if self._untold:
+            self._tell()
+        self._wake()
 
     def _wake(self) -> None:
-        """Wake those who were granted a slot. Without the lock: what they are woken by may be anything."""
         line = self.state.line
         while line is not None and line.woken:
             try:

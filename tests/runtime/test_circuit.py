@@ -187,7 +187,7 @@ def test_the_user_says_what_a_failure_is() -> None:
     for _ in range(10):
         with pytest.raises(OSError, match="answer"):
             circuit.call(_fail)
-    assert circuit.failed_listeners == 10
+    assert circuit.machine.failed_listeners == 10
     assert circuit.state is CLOSED
 
 
@@ -322,7 +322,7 @@ def test_a_listener_may_call_through_the_breaker_and_a_broken_one_changes_nothin
     circuit = _circuit(listeners=[broken, listener])
     _break(circuit)
     assert heard == [("closed", "open")]
-    assert circuit.failed_listeners == 1
+    assert circuit.machine.failed_listeners == 1
 
 
 def test_a_finalizer_that_ends_a_call_while_the_lock_is_held_waits_for_nothing() -> None:
