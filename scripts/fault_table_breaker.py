@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from fault_table import Fault
-from fault_table_machines import BREAKER, PACE, WINDOWS
+from fault_table_machines import BREAKER, OWNER, PACE, WINDOWS
 
 RECENT = "resilient_mw/calls/breaker_recent.py"
 SLOWLY = "tests/calls/test_breaker_slow.py::test_"
+CIRCUIT = "resilient_mw/runtime/circuit.py"
+WRAPS = "resilient_mw/runtime/circuit_wraps.py"
+ALONE = "tests/runtime/test_circuit.py::test_"
+HAND = "tests/runtime/test_circuit_by_hand.py::test_"
 MACHINE = "tests/calls/test_breaker_machine.py"
 
 FAULTS = (
@@ -57,4 +61,48 @@ FAULTS = (
     Fault("older_period_joins_the_new_one", RECENT,
         "        self.running: dict[int, float] = {}\n", "        self.running: dict[int, float] = getattr(self, \"running\", {})\n",
         (MACHINE,)),
+    # -- standing alone
+    Fault("finalizer_waits_for_its_own_lock", CIRCUIT,
+        "while self._ended and self._lock.acquire(blocking=False):", "while self._ended and self._lock.acquire():",
+        (ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held",)),
+    Fault("finalizer_asks_its_own_lock", CIRCUIT, "if self._decides == threading.get_ident():", "if False:", (
+        ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held",
+    )),
+    Fault("outcome_left_behind", CIRCUIT,
+        "                self._decides = 0\n        self._afterwards()\n\n    def _work_off",
+        "                self._decides = 0\n\n    def _work_off",
+        (ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held", HAND + "listeners_hear")),
+    Fault("cancelled_block_blamed", "resilient_mw/calls/classify.py",
+        "not isinstance(error, Exception) or isinstance(", "isinstance(",
+        (ALONE + "b65_what_says_nothing_is_neutral_and_never_wedges",)),
+    Fault("excluded_exception_blamed", "resilient_mw/calls/classify.py",
+        "return None if isinstance(error, tuple(exclude)) else True", "return True",
+        (ALONE + "b65_what_says_nothing_is_neutral_and_never_wedges",)),
+    Fault("generator_held_to_its_first_item", WRAPS,
+        "            result = yield from function(*args, **kwargs)\n",
+        "            inner = function(*args, **kwargs)\n            first = next(inner)\n"
+        "            breaker.end(permit, None)\n            yield first\n            result = yield from inner\n",
+        (ALONE + "every_kind_of_function_is_guarded",)),
+    Fault("thrown_error_kept_from_the_generator", WRAPS, "step = inner.athrow(error)", "raise error", (
+        ALONE + "what_is_sent_and_thrown_reaches_an_async_generator",
+    )),
+    Fault("blocks_share_one_permit", CIRCUIT, "self._blocks.set(permits[:-1])", "pass", (
+        ALONE + "blocks_of_tasks_and_inside_each_other",
+    )),
+    Fault("broken_judge_replaces_the_error", CIRCUIT, "except Exception:  # noqa: BLE001  the caller", "except OSError:  # noqa: BLE001  the caller", (
+        ALONE + "the_user_says_what_a_failure_is",
+    )),
+    Fault("broken_listener_ends_the_call", "resilient_mw/runtime/circuit_news.py", "except Exception:", "except OSError:", (
+        ALONE + "a_listener_may_call_through_the_breaker", HAND + "listeners_hear",
+    )),
+    Fault("listener_told_by_nobody", OWNER,
+        "                actions = call.failed(now, number, outcome)\n        if self._untold:", "                actions = call.failed(now, number, outcome)\n        if False:",
+        (HAND + "listeners_hear",)),
+    Fault("snapshot_blind_to_a_hang", OWNER, "                breaker.notice(self.clock.now())\n", "                pass\n", (
+        HAND + "a_snapshot_sees_calls_that_hang",
+    )),
+    Fault("short_way_into_a_new_period", WRAPS,
+        "    async def guarded(*args: Any, **kwargs: Any) -> Any:\n        start = now()\n        running, permit = recent.running, machine.closed_permit\n        if short and start < machine.quiet_until:",
+        "    async def guarded(*args: Any, **kwargs: Any) -> Any:\n        start = now()\n        running, permit = recent.running, machine.closed_permit\n        if short:",
+        (ALONE + "every_kind_of_function_is_guarded",)),
 )  # fmt: skip

@@ -83,6 +83,11 @@ class Sums:
         for change, count in snapshot.transitions.items():
             self._sum("breaker_transitions", (*to, *change), count)
         self._add_groups(to, snapshot)
+        if snapshot.circuit is not None:
+            self._worst("breaker_held", to, int(snapshot.circuit.held))
+            self._sum("breaker_slow", to, snapshot.circuit.slow)
+            self._sum("breaker_ramped", to, snapshot.circuit.ramped)
+            self._sum("breaker_would_refuse", to, snapshot.circuit.would_refuse)
         self._times["attempt_seconds"].setdefault(to, Histogram()).merge(snapshot.seconds)
         self._times["budget_left_seconds"].setdefault(to, Histogram()).merge(snapshot.budgets)
 

@@ -271,8 +271,7 @@ class DependencySnapshot:
         attempts: ended attempts by outcome: `2xx` to `5xx`, `error`, `timeout`, `body` (cut off in the body),
             `cancelled`.
         retries: attempts after the first one of a call.
-        refused: attempts that were refused here, by reason.
-        retries_refused: retries that were not made, by reason.
+        refused, retries_refused: attempts that were refused here, and retries that were not made, by reason.
         expired: calls whose deadline passed, by phase.
         in_use, bulkhead: attempts under way, bodies included; the most of them at once, None: no bound.
         breaker: the state of the circuit; None: there is none.
