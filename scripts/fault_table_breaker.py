@@ -11,7 +11,6 @@ CIRCUIT = "resilient_mw/runtime/circuit.py"
 WRAPS = "resilient_mw/runtime/circuit_wraps.py"
 ALONE = "tests/runtime/test_circuit.py::test_"
 HAND = "tests/runtime/test_circuit_by_hand.py::test_"
-MACHINE = "tests/calls/test_breaker_machine.py"
 
 FAULTS = (
     Fault("hang_not_seen_before_it_ends", BREAKER, "while slow_at is None:", "while False:", (
@@ -19,8 +18,8 @@ FAULTS = (
     )),
     Fault("slow_attempt_counted_twice", RECENT,
         "self._window.mark_failed(place)", "self._window.bad(failed=True, slow=False)",
-        (SLOWLY + "a_slow_attempt_counts_once",)),
-    Fault("slow_attempt_that_failed_is_good", RECENT, "self._window.mark_failed(place)", "pass", (MACHINE,)),
+        (SLOWLY + "a_slow_attempt_counts_once_and_its_failure_is_added_to_the_same_outcome",)),
+    Fault("slow_attempt_that_failed_is_good", RECENT, "self._window.mark_failed(place)", "pass", (SLOWLY + "a_slow_attempt_counts_once_and_its_failure_is_added_to_the_same_outcome",)),
     Fault("endless_attempts_pile_up", RECENT, "len(counted) > self.MOST_SLOW or", "False and", (
         SLOWLY + "attempts_that_never_end_are_forgotten",
     )),
@@ -36,16 +35,16 @@ FAULTS = (
     Fault("outcomes_do_not_age", WINDOWS, "                self._forget(each % STEPS)", "                pass", (
         SLOWLY + "outcomes_leave_a_window_of_time_by_their_age",
     )),
-    Fault("old_slowness_stays", WINDOWS, "self.slow -= before >> 1", "pass", (MACHINE,)),
-    Fault("open_time_grows_for_ever", PACE, ", policy.open_cap)", ", 86_400)", (SLOWLY + "the_open_time_grows",)),
+    Fault("old_slowness_stays", WINDOWS, "self.slow -= before >> 1", "pass", (SLOWLY + "slow_attempts_leave_the_window_like_others",)),
+    Fault("open_time_grows_for_ever", PACE, ", policy.open_cap)", ", 86_400)", (SLOWLY + "the_open_time_grows_to_its_cap_and_begins_anew_after_a_time_of_health",)),
     Fault("open_time_forgets_too_early", PACE, "now - self._closed_at >= self._last", "True", (
-        SLOWLY + "the_open_time_grows",
+        SLOWLY + "the_open_time_grows_to_its_cap_and_begins_anew_after_a_time_of_health",
     )),
     Fault("all_come_back_at_once", PACE, "if self._credit < 1.0:", "if False:", (
         SLOWLY + "traffic_comes_back_bit_by_bit",
     )),
     Fault("hand_let_go", BREAKER, "        self._open_until = math.inf\n", "", (
-        SLOWLY + "opened_by_hand_it_stays_open",
+        SLOWLY + "opened_by_hand_it_stays_open_until_somebody_changes_that",
     )),
     Fault("opened_although_held_closed", BREAKER, "if failed and not self.held and", "if failed and", (
         SLOWLY + "closed_by_hand_nothing_opens_it",
@@ -54,24 +53,24 @@ FAULTS = (
         SLOWLY + "closed_by_hand_nothing_opens_it",
     )),
     Fault("shadow_that_refuses", BREAKER, "            return SHADOW\n", "            return None\n", (
-        SLOWLY + "the_shadow_refuses_nothing",
+        SLOWLY + "the_shadow_refuses_nothing_and_counts_what_it_would_have_refused",
     )),
     Fault("ready_no_more_for_a_shadow", BREAKER,
-        "        if self._policy.shadow:\n            return None\n", "", (SLOWLY + "the_shadow_refuses_nothing",)),
+        "        if self._policy.shadow:\n            return None\n", "", (SLOWLY + "the_shadow_refuses_nothing_and_counts_what_it_would_have_refused",)),
     Fault("older_period_joins_the_new_one", RECENT,
         "        self.running: dict[int, float] = {}\n", "        self.running: dict[int, float] = getattr(self, \"running\", {})\n",
-        (MACHINE,)),
+        (SLOWLY + "late_results_of_an_older_period_change_nothing_where_attempts_have_numbers",)),
     # -- standing alone
     Fault("finalizer_waits_for_its_own_lock", CIRCUIT,
         "while self._ended and self._lock.acquire(blocking=False):", "while self._ended and self._lock.acquire():",
-        (ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held",)),
+        (ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held_waits_for_nothing",)),
     Fault("finalizer_asks_its_own_lock", CIRCUIT, "if self._decides == threading.get_ident():", "if False:", (
-        ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held",
+        ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held_waits_for_nothing",
     )),
     Fault("outcome_left_behind", CIRCUIT,
         "                self._decides = 0\n        self._afterwards()\n\n    def _work_off",
         "                self._decides = 0\n\n    def _work_off",
-        (ALONE + "a_finalizer_that_ends_a_call_while_the_lock_is_held", HAND + "listeners_hear")),
+        (ALONE + "what_is_done_by_hand_is_told_at_once",)),
     Fault("cancelled_block_blamed", "resilient_mw/calls/classify.py",
         "not isinstance(error, Exception) or isinstance(", "isinstance(",
         (ALONE + "b65_what_says_nothing_is_neutral_and_never_wedges",)),
@@ -87,18 +86,18 @@ FAULTS = (
         ALONE + "what_is_sent_and_thrown_reaches_an_async_generator",
     )),
     Fault("blocks_share_one_permit", CIRCUIT, "self._blocks.set(permits[:-1])", "pass", (
-        ALONE + "blocks_of_tasks_and_inside_each_other",
+        ALONE + "blocks_of_tasks_and_inside_each_other_know_their_own_permits",
     )),
     Fault("broken_judge_replaces_the_error", CIRCUIT, "except Exception:  # noqa: BLE001  the caller", "except OSError:  # noqa: BLE001  the caller", (
         ALONE + "the_user_says_what_a_failure_is",
     )),
     Fault("broken_listener_ends_the_call", "resilient_mw/runtime/circuit_news.py", "except Exception:", "except OSError:", (
-        ALONE + "a_listener_may_call_through_the_breaker", HAND + "listeners_hear",
+        ALONE + "a_listener_may_call_through_the_breaker_and_a_broken_one_changes_nothing", HAND + "listeners_hear_of_each_change_outside_the_lock",
     )),
     Fault("listener_told_by_nobody", OWNER,
         "                actions = call.failed(now, number, outcome)\n        if self._untold:", "                actions = call.failed(now, number, outcome)\n        if False:",
-        (HAND + "listeners_hear",)),
-    Fault("snapshot_blind_to_a_hang", OWNER, "                breaker.notice(self.clock.now())\n", "                pass\n", (
+        (HAND + "listeners_hear_of_each_change_outside_the_lock",)),
+    Fault("snapshot_blind_to_a_hang", OWNER, "                breaker.notice(now)\n", "                pass\n", (
         HAND + "a_snapshot_sees_calls_that_hang",
     )),
     Fault("short_way_into_a_new_period", WRAPS,

@@ -63,12 +63,34 @@ def test_a_trial_that_hangs_opens_it_again() -> None:
 
 
 def test_attempts_that_never_end_are_forgotten() -> None:
-    breaker = _breaker(slow_after=1.0, slow_ratio=1.0, window=5000, minimum_calls=5000)
+    breaker = _breaker(slow_after=1.0, slow_ratio=1.0, window=6000, minimum_calls=6000)
     for number in range(5000):
         _permit(breaker, number * 0.01)
     breaker.notice(100.0)
     assert not breaker.recent.running
+    assert breaker.state is CLOSED
     assert len(breaker.recent._counted) <= Recent.MOST_SLOW
+
+
+def test_slow_attempts_leave_the_window_like_others() -> None:
+    breaker = _breaker(slow_after=1.0, slow_ratio=0.75, window=4)
+    for now in (0.0, 2.0):
+        breaker.record(now + 1.0, _permit(breaker, now), failed=False)
+    _tell(breaker, "S" * 10, 4.0)
+    _permit(breaker, 4.0)
+    breaker.notice(5.0)
+    assert breaker.state is CLOSED
+    assert breaker.recent.slow == 3
+
+
+def test_late_results_of_an_older_period_change_nothing_where_attempts_have_numbers() -> None:
+    breaker = _breaker(slow_after=60.0)
+    late = _permit(breaker, 0.0)
+    _tell(breaker, "FFFF")
+    _tell(breaker, "SS", 5.0)
+    assert breaker.state is CLOSED
+    breaker.record(6.0, late, failed=True)
+    assert breaker._outcomes == []
 
 
 # -- failures in a row, and the window of time
@@ -95,12 +117,20 @@ def test_a_success_of_the_short_way_ends_a_row() -> None:
 def test_outcomes_leave_a_window_of_time_by_their_age() -> None:
     breaker = _breaker(window_seconds=10.0)
     _tell(breaker, "FFF", 0.5)
+    _tell(breaker, "S", 9.5)
     _tell(breaker, "F", 10.5)
-    assert breaker.state is CLOSED
-    _tell(breaker, "FF", 11.5)
+    assert breaker.state is CLOSED, "the first three are too old"
+    _tell(breaker, "F", 11.5)
     assert breaker.state is CLOSED
     _tell(breaker, "F", 11.9)
     assert breaker.state is OPEN
+
+
+def test_a_long_silence_empties_a_window_of_time() -> None:
+    breaker = _breaker(window_seconds=10.0)
+    _tell(breaker, "FFF", 0.5)
+    _tell(breaker, "F", 10.5)
+    assert breaker._outcomes == [True]
 
 
 def test_a_window_of_time_needs_no_number_of_outcomes() -> None:
@@ -199,8 +229,11 @@ def test_the_shadow_refuses_nothing_and_counts_what_it_would_have_refused() -> N
     for permit in permits:
         breaker.record(2.0, SHADOW if permit is None else permit, failed=False)
     _tell(breaker, "S", 5.0)
+    last = _permit(breaker, 5.0)
     assert breaker.state is HALF_OPEN
-    _tell(breaker, "S", 5.0)
+    assert breaker.ask(5.0) == SHADOW
+    assert breaker.closed_for(5.0) is None
+    breaker.record(5.0, last, failed=False)
     assert breaker.state is BreakerState.CLOSED
 
 

@@ -362,6 +362,15 @@ def test_by_hand() -> None:
     _break(circuit)
 
 
+def test_what_is_done_by_hand_is_told_at_once() -> None:
+    heard: list[str] = []
+    circuit = _circuit(listeners=[lambda name, change: heard.append(change.after)])
+    circuit.open()
+    assert heard == ["open"]
+    circuit.reset()
+    assert heard == ["open", "closed"]
+
+
 def test_in_shadow_mode_nothing_is_refused() -> None:
     circuit = _circuit(shadow=True)
     _break(circuit)
