@@ -72,6 +72,7 @@ class Sums:
             ("retries_refused", snapshot.retries_refused),
             ("calls_refused", snapshot.refused),
             ("calls_expired", snapshot.expired),
+            ("fallbacks", snapshot.fallbacks),
         ):
             for label, count in counts.items():
                 self._sum(name, (*to, label), count)

@@ -11,6 +11,7 @@ from typing import Literal, ParamSpec, TypeVar, overload
 from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.fallback import Fallback
 from resilient_mw.calls.fields import CallFields, prepare_fields
 from resilient_mw.calls.groups import GroupRules, KeyOf
 from resilient_mw.calls.guarded import Exceptions, check_exceptions
@@ -67,6 +68,7 @@ class Dependency:
         groups: named route groups, each with a breaker and attempt times of its own: patterns by name, such as
             `{"search": "GET /search/*"}`.
         group_key: `host`, or a function of method and target: a group for each key; asked where no named group matches.
+        fallback: what is answered instead of an error; None: nothing.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -97,6 +99,7 @@ class Dependency:
     group_key: Literal["host"] | KeyOf | None = field(default=None, kw_only=True)
     grouping: GroupRules | None = field(default=None, init=False, repr=False)
     """What the two fields before mean; None: no route groups."""
+    fallback: Fallback | None = field(default=None, kw_only=True)
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
     owner: list[CircuitOwner] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""
@@ -179,6 +182,10 @@ class Dependency:
             if not right:
                 value = getattr(self, name)
                 raise ValueError(f"{field_of}{name}={value!r} is not allowed: it must be {allowed}")
+        if not (self.fallback is None or isinstance(self.fallback, Fallback)):
+            raise ValueError(
+                f"{field_of}fallback={self.fallback!r} is not allowed: it must be a Fallback or None"
+            )
         check_exceptions(field_of + "exceptions", self.exceptions)
 
     def _prepare_fields(self) -> None:

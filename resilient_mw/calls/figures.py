@@ -34,6 +34,7 @@ def dependency_snapshot(name: str, state: DependencyState, now: float = 0.0) -> 
         groups=_groups(now, state),
         keyed=_keyed(state.groups),
         circuit=None if breaker is None else breaker.figures(),
+        fallbacks=dict(state.fallbacks),
     )
 
 

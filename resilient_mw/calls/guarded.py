@@ -80,8 +80,15 @@ def check_exceptions(field: str, value: object) -> None:
             )
 
 
-def effect_of(exceptions: Exceptions | None, error: Exception) -> Effect:
+def effect_of(
+    exceptions: Exceptions | None, error: Exception, excluded: tuple[type[BaseException], ...] = ()
+) -> Effect:
     """Return what an exception says.
+
+    Args:
+        exceptions: what the user says of it.
+        error: the exception.
+        excluded: classes that say nothing about the dependency (`BreakerPolicy.exclude`), where the user's table is silent.
 
     Raises:
         ValueError: the user's function answers with something else.
@@ -92,6 +99,8 @@ def effect_of(exceptions: Exceptions | None, error: Exception) -> Effect:
         told = _nearest(exceptions, error)
     elif exceptions is not None:
         told = exceptions(error)
+    if told is None and isinstance(error, excluded):
+        told = Effect.NEUTRAL
     if told is None:
         told = _nearest(DEFAULTS, error) or Effect.FAILED
     return Effect(told)

@@ -18,6 +18,7 @@ from resilient_mw.calls.budget import RetryBudget
 from resilient_mw.calls.bulkhead import BulkheadPolicy, WaitingLine
 from resilient_mw.calls.config import FAILURE_STATUSES, IDEMPOTENT
 from resilient_mw.calls.events import Head, Phase
+from resilient_mw.calls.fallback import LastGood
 from resilient_mw.calls.groups import Group, GroupState, GroupStates
 from resilient_mw.calls.throttle import Throttle
 from resilient_mw.calls.timeout import AdaptiveTimeout
@@ -121,6 +122,8 @@ class DependencyState:
         self.refusals: dict[Reason, int] = {}
         self.retry_refusals: dict[RetryRefusal, int] = {}
         self.expiries: dict[Phase, int] = {}
+        self.fallbacks: dict[str, int] = {}
+        self.last_good = None if dependency.fallback is None else LastGood(dependency.fallback)
         self.seconds = Histogram()
         self.budgets = Histogram()
         self.bulkhead = dependency.most_attempts

@@ -280,6 +280,7 @@ class DependencySnapshot:
         seconds, budgets: how long attempts took that say how long one usually takes; what callers had left at their start.
         groups, keyed: the route groups by name, and all keyed ones together; None: there are none.
         circuit: more of the circuit; None: there is none.
+        fallbacks: what was answered instead of an error: `stale`, `function`, `value`; `failed`: a function that broke.
     """
 
     dependency: str
@@ -300,3 +301,4 @@ class DependencySnapshot:
     groups: Mapping[str, GroupSnapshot] = field(default_factory=dict)
     keyed: KeyedSnapshot | None = None
     circuit: CircuitFigures | None = None
+    fallbacks: Mapping[str, int] = field(default_factory=dict)

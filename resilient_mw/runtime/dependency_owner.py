@@ -9,10 +9,12 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
+from collections.abc import Hashable, Mapping
 
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Actions, Failure, Head
+from resilient_mw.calls.fallback import Kept
 from resilient_mw.calls.figures import dependency_snapshot
 from resilient_mw.calls.key import new_key
 from resilient_mw.calls.state import DependencyState
@@ -127,6 +129,26 @@ class DependencyOwner:
             finally:
                 self._lock.release()
             self._wake()  # Listeners are told by somebody else: a finalizer runs no code of users.
+
+    def fell_back(self, kind: str) -> None:
+        """Count an answer that stands in for an error."""
+        with self._lock:
+            self.state.fallbacks[kind] = self.state.fallbacks.get(kind, 0) + 1
+
+    def keep(self, key: Hashable, kept: Kept | None) -> None:
+        """Keep a good answer for later; None: give up the one that is kept."""
+        last_good = self.state.last_good
+        if last_good is not None:
+            with self._lock:
+                last_good.forget(key) if kept is None else last_good.keep(key, kept)
+
+    def last_good(self, key: Hashable, fields: Mapping[str, str] | None = None) -> Kept | None:
+        """Return the last good answer, if there is one that may be used."""
+        last_good = self.state.last_good
+        if last_good is None:
+            return None
+        with self._lock:
+            return last_good.find(key, self.clock.now(), fields)
 
     def judged(self) -> tuple[int, int, float]:
         """Return the good and the bad attempts so far, and how much of its timeout a good one typically takes; 0: unknown."""

@@ -27,28 +27,10 @@ from resilient_mw.core.rejection import REFUSAL_RULES
 from resilient_mw.runtime import drive_async, drive_sync
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.runtime.fallbacks import NOTHING, ends_at, kept_value
+from resilient_mw.runtime.guarded_errors import DOING, CallExpired
 from resilient_mw.runtime.slot_waits import pause_task, pause_thread
 from resilient_mw.runtime.within import Within
-
-DOING = {
-    Phase.HEAD: "in the function",
-    Phase.BACKOFF: "waiting for the next attempt",
-    Phase.BULKHEAD: "waiting for a bulkhead slot",
-}
-
-
-class CallExpired(DeadlineExceeded):
-    """A guarded call was not over in time: the caller's budget ended it, or the dependency's own timeout its last attempt.
-
-    Attributes:
-        phase: where it was: `head` in the function, `backoff` or `bulkhead` before it.
-        dependency: the name of the dependency.
-    """
-
-    def __init__(self, message: str, phase: Phase, dependency: str) -> None:
-        super().__init__(message)
-        self.phase = phase
-        self.dependency = dependency
 
 
 class Guarding:
@@ -68,12 +50,30 @@ class Guarding:
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function and return what it returns; see `Dependency.call`."""
         run = SyncRun(self._owner, self._idempotent, fn, args, kwargs)
-        return run.outcome(drive_sync.drive(self._owner, run.call, run))
+        kept = kept_value(self._owner, fn, args, kwargs, kept=self._idempotent)
+        if kept is None:
+            return run.outcome(drive_sync.drive(self._owner, run.call, run))
+        try:
+            return kept.keep(run.outcome(drive_sync.drive(self._owner, run.call, run)))
+        except Exception as error:
+            answer = NOTHING if run.passes(error) else kept.instead(error)
+            if answer is NOTHING:
+                raise
+            return answer
 
     async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Await what a function returns; see `Dependency.acall`."""
         run = AsyncRun(self._owner, self._idempotent, fn, args, kwargs)
-        return run.outcome(await drive_async.drive(self._owner, run.call, run))
+        kept = kept_value(self._owner, fn, args, kwargs, kept=self._idempotent)
+        if kept is None:
+            return run.outcome(await drive_async.drive(self._owner, run.call, run))
+        try:
+            return kept.keep(run.outcome(await drive_async.drive(self._owner, run.call, run)))
+        except Exception as error:
+            answer = NOTHING if run.passes(error) else await kept.ainstead(error)
+            if answer is NOTHING:
+                raise
+            return answer
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function guarded: each call of it is a call to the dependency.
@@ -114,6 +114,7 @@ class Run:
 
     Attributes:
         call: the call machine.
+        answered: whether the last attempt raised what counts as an answer.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Run:
         self.call = Call(
             owner.state,
             FUNCTION,
-            deadline_at=_deadline_at(owner.dependency, now),
+            deadline_at=ends_at(owner.dependency, now),
             keyed=idempotent,
             owned=heard is not None and current().retry_owner(heard) is not None,
         )
@@ -140,10 +141,16 @@ class Run:
         self._until = math.inf
         self._value: Any = None
         self._error: Exception | None = None
+        self.answered = False
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether nothing stands in for an error: it is an answer, or the request is cancelled."""
+        return self.answered or isinstance(error, RequestCancelled)
 
     def begins(self, start: Start) -> None:
         """Take note of an attempt that begins."""
         self._value = self._error = None
+        self.answered = False
         self._until = self._owner.clock.now() + start.timeout
 
     def broke(self, error: Exception) -> Head | Failure:
@@ -151,18 +158,20 @@ class Run:
         self._error = error
         if type(error) is DeadlineExceeded and self._owner.clock.now() >= self._until - EARLY:
             self._error = self._overdue(error)
-        exceptions = self._owner.dependency.exceptions
+        dependency = self._owner.dependency
+        excluded = () if dependency.breaker is None else tuple(dependency.breaker.exclude)
         try:
-            effect = effect_of(exceptions, error)
+            effect = effect_of(dependency.exceptions, error, excluded)
         except Exception as mistake:  # noqa: BLE001  code of the user
             # Whatever the hook thinks, the caller is to see what his function raised.
             warnings.warn(
-                f"Dependency({self._owner.dependency.name!r}).exceptions could not say what {error!r} means: {mistake!r}. "
+                f"Dependency({dependency.name!r}).exceptions could not say what {error!r} means: {mistake!r}. "
                 "It counts as failed",
                 ResilienceWarning,
                 stacklevel=2,
             )
             effect = Effect.FAILED
+        self.answered = effect is Effect.ANSWERED
         return OUTCOMES[effect]
 
     def outcome(self, action: Action) -> Any:
@@ -284,10 +293,3 @@ class AsyncRun(Run):
         """Wait until an instant, or until a waiter is granted its slot."""
         await pause_task(until - self._owner.clock.now(), waiter)
         self.woken()
-
-
-def _deadline_at(dependency: Dependency, now: float) -> float:
-    left = current().remaining()
-    if left == math.inf and dependency.total_timeout is not None:
-        left = dependency.total_timeout
-    return now + left

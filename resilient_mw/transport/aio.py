@@ -18,6 +18,7 @@ from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_async import drive
 from resilient_mw.runtime.slot_waits import listen, wake, wake_task
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
+from resilient_mw.transport.fallback import acall_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.prepare import Directory
 from resilient_mw.transport.reading import (
@@ -47,6 +48,7 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
     ) -> None:
         self._library = library
         self._directory = Directory(dependencies)
+        self._stands_by = can_fall_back(library, dependencies)
         self._inner = inner
         self._bounded = bounded
         self._sleepers: set[asyncio.Future[None]] = set()
@@ -67,7 +69,10 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         if owner is None:
             response = await self._inner.handle_async_request(request)
             return response
-        response = await self._call(owner, asked)
+        if owner.dependency.fallback is None or not self._stands_by:
+            response = await self._call(owner, asked)
+        else:
+            response = await acall_or_fall_back(self._library, owner, asked, self._call)
         return response
 
     async def _call(self, owner: DependencyOwner, request: Any) -> Any:

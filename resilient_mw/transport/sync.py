@@ -15,6 +15,7 @@ from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import drive
 from resilient_mw.runtime.slot_waits import listen
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
+from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.prepare import Directory
 from resilient_mw.transport.scope import SCOPE
@@ -41,6 +42,7 @@ class SyncCalls(Generic[RequestT, ResponseT]):
     ) -> None:
         self._library = library
         self._directory = Directory(dependencies)
+        self._stands_by = can_fall_back(library, dependencies)
         self._inner = inner
         self._bounded = bounded
         self._sleepers: set[Sleeper] = set()
@@ -60,7 +62,10 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         if owner is None:
             response = self._inner.handle_request(request)
             return response
-        response = self._call(owner, asked)
+        if owner.dependency.fallback is None or not self._stands_by:
+            response = self._call(owner, asked)
+        else:
+            response = call_or_fall_back(self._library, owner, asked, self._call)
         return response
 
     def _call(self, owner: DependencyOwner, request: Any) -> Any:

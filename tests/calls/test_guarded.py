@@ -74,3 +74,11 @@ def test_a_function_may_say_it() -> None:
 def test_a_wrong_table_fails_when_it_is_made(exceptions: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Dependency("db", exceptions=exceptions)
+
+
+def test_what_the_breaker_excludes_is_neutral_unless_the_table_says_more() -> None:
+    excluded = (LookupError, KeyboardInterrupt)
+    assert effect_of(None, KeyError(), excluded) is Effect.NEUTRAL
+    assert effect_of({KeyError: "answered"}, KeyError(), excluded) is Effect.ANSWERED
+    assert effect_of(lambda _: None, KeyError(), excluded) is Effect.NEUTRAL
+    assert effect_of(None, ValueError(), excluded) is Effect.FAILED

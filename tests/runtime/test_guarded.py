@@ -28,7 +28,7 @@ from resilient_mw import (
 from resilient_mw.calls.dependency import check_dependencies
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import CURRENT
-from resilient_mw.runtime.guarded import CallExpired
+from resilient_mw.runtime.guarded_errors import CallExpired
 from resilient_mw.runtime.thread_context import ThreadContext
 
 ODD = RetryPolicy(attempts=3, backoff_base=0, budget_ratio=None)
