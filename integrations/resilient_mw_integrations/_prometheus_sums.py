@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from resilient_mw.admission.overload_policy import OverloadState
 from resilient_mw.calls.breaker import BreakerState
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.snapshot import (
     AppSnapshot,
-    DependencySnapshot,
     Histogram,
     OverloadSnapshot,
     RouteSnapshot,

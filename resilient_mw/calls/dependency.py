@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, ParamSpec, TypeVar, overload
 
 from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.dependency_checks import check_numbers, check_types, warnings_of
 from resilient_mw.calls.fallback import Fallback
 from resilient_mw.calls.fields import CallFields, prepare_fields
 from resilient_mw.calls.groups import GroupRules, KeyOf
-from resilient_mw.calls.guarded import Exceptions, check_exceptions
+from resilient_mw.calls.guarded import Exceptions
 from resilient_mw.calls.key import IdempotencyKeys
 from resilient_mw.calls.match import MatchRule, Target, parse_rule
 from resilient_mw.calls.ownership import RetryOwnership
 from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.calls.timeout import TimeoutPolicy
-from resilient_mw.core.checks import require_integer, require_name, require_number
+from resilient_mw.core.checks import require_name
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.ports import CircuitOwner, FunctionCalls, function_calls
-from resilient_mw.core.snapshot import DependencySnapshot
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -106,87 +104,15 @@ class Dependency:
 
     def __post_init__(self) -> None:
         require_name("Dependency.name", self.name)
-        self._check_types()
-        field_of = f"Dependency({self.name!r})."
-        for name in ("timeout", "connect_timeout", "total_timeout"):
-            value = getattr(self, name)
-            if value is not None:
-                require_number(field_of + name, value, low=0.001, high=86_400)
-        if self.bulkhead is not None and not isinstance(self.bulkhead, BulkheadPolicy):
-            require_integer(field_of + "bulkhead", self.bulkhead, low=1)
-        require_number(field_of + "reserve", self.reserve, low=0, high=60)
-        require_number(field_of + "smallest_budget", self.smallest_budget, low=0, high=60)
-        kept = self.reserve + self.smallest_budget
-        if self.total_timeout is not None and self.total_timeout <= kept:
-            raise ValueError(
-                f"{field_of}total_timeout={self.total_timeout!r} is not allowed: it must be above reserve + "
-                f"smallest_budget, {kept:g}, or nothing would ever be sent"
-            )
-        _check_load(self)
+        check_types(self)
+        check_numbers(self)
         patterns = (self.match,) if isinstance(self.match, str) and self.match else tuple(self.match)
         if self.groups or self.group_key is not None:
             object.__setattr__(self, "grouping", GroupRules(self.groups, self.group_key))
         object.__setattr__(self, "rules", tuple(parse_rule(pattern) for pattern in patterns))
         self._prepare_fields()
-        for warning in self._warnings():
-            warnings.warn(f"{field_of}{warning}", ResilienceWarning, stacklevel=3)
-
-    def _check_types(self) -> None:
-        field_of = f"Dependency({self.name!r})."
-        header: object = self.deadline_header
-        checks = (
-            (
-                "match",
-                isinstance(self.match, (str, Sequence)),
-                "a pattern like 'http://prices/*', or several",
-            ),
-            ("retry", self.retry is None or isinstance(self.retry, RetryPolicy), "a RetryPolicy or None"),
-            (
-                "breaker",
-                self.breaker is None or isinstance(self.breaker, BreakerPolicy),
-                "a BreakerPolicy or None",
-            ),
-            (
-                "deadline_header",
-                header is None or (isinstance(header, str) and _FIELD_NAME.fullmatch(header) is not None),
-                "the name of a header field or None",
-            ),
-            (
-                "throttle",
-                self.throttle is None or isinstance(self.throttle, ThrottlePolicy),
-                "a ThrottlePolicy or None",
-            ),
-            (
-                "adaptive",
-                self.adaptive is None or isinstance(self.adaptive, AdaptivePolicy),
-                "an AdaptivePolicy or None",
-            ),
-            (
-                "idempotency_key",
-                self.idempotency_key is None or isinstance(self.idempotency_key, (str, IdempotencyKeys)),
-                "the name of a header field, IdempotencyKeys or None",
-            ),
-            (
-                "ownership",
-                self.ownership is None or isinstance(self.ownership, RetryOwnership),
-                "a RetryOwnership or None",
-            ),
-            ("trusted", isinstance(self.trusted, bool), "True or False"),
-            (
-                "adaptive_timeout",
-                self.adaptive_timeout is None or isinstance(self.adaptive_timeout, TimeoutPolicy),
-                "a TimeoutPolicy or None",
-            ),
-        )
-        for name, right, allowed in checks:
-            if not right:
-                value = getattr(self, name)
-                raise ValueError(f"{field_of}{name}={value!r} is not allowed: it must be {allowed}")
-        if not (self.fallback is None or isinstance(self.fallback, Fallback)):
-            raise ValueError(
-                f"{field_of}fallback={self.fallback!r} is not allowed: it must be a Fallback or None"
-            )
-        check_exceptions(field_of + "exceptions", self.exceptions)
+        for warning in warnings_of(self):
+            warnings.warn(f"Dependency({self.name!r}).{warning}", ResilienceWarning, stacklevel=3)
 
     def _prepare_fields(self) -> None:
         keys = self.idempotency_key
@@ -200,23 +126,6 @@ class Dependency:
             ownership=self.ownership,
         )
         object.__setattr__(self, "fields", fields)
-
-    def _warnings(self) -> Iterator[str]:
-        if self.breaker is not None and self.timeout is None:
-            yield (
-                "breaker can never open on slow answers: timeout is None, so only the caller's budget ends an attempt, "
-                "which says nothing about the dependency. Set a timeout"
-            )
-        if self.throttle is not None and not self.trusted:
-            yield (
-                "throttle hears of timeouts and lost connections alone: trusted=False means that its refusals are not "
-                "believed. Trust it, or leave the throttle out"
-            )
-        for rule in self.rules:
-            if rule.path == "/" and not rule.below:
-                yield (
-                    f"match={rule.pattern!r} means the path '/' alone. Write {rule.pattern + '*'!r} for all paths below it"
-                )
 
     @property
     def most_attempts(self) -> int | None:
@@ -293,22 +202,6 @@ class Dependency:
                 f"Dependency({self.name!r}) has no figures yet: make a transport with this very object first, or guard a function"
             )
         return self.owner[0]
-
-
-def _check_load(dependency: Dependency) -> None:
-    field_of = f"Dependency({dependency.name!r})."
-    throttle, timeout = dependency.throttle, dependency.timeout
-    if throttle is not None and timeout is not None and throttle.window <= timeout:
-        raise ValueError(
-            f"{field_of}throttle={throttle!r} is not allowed: its window must be longer than the timeout, {timeout:g}, or "
-            "what times out would never be in it"
-        )
-    adaptive, most = dependency.adaptive, dependency.most_attempts
-    if adaptive is not None and (most is None or most < adaptive.floor):
-        raise ValueError(
-            f"{field_of}adaptive={adaptive!r} is not allowed with bulkhead={most!r}: the bulkhead is the most that the limit "
-            f"may become, and must be a number of at least its floor, {adaptive.floor}"
-        )
 
 
 def check_dependencies(dependencies: Sequence[Dependency]) -> tuple[Dependency, ...]:

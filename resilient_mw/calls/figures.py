@@ -8,7 +8,8 @@ from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.calls.groups import OTHERS, GroupState, GroupStates
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
-from resilient_mw.core.snapshot import DependencySnapshot, Histogram
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
+from resilient_mw.core.snapshot import Histogram
 
 
 def dependency_snapshot(name: str, state: DependencyState, now: float = 0.0) -> DependencySnapshot:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.calls.dependency import Dependency
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.marks import Mark
-from resilient_mw.core.snapshot import AppSnapshot, DependencySnapshot
+from resilient_mw.core.snapshot import AppSnapshot
 
 THREADS = 40
 """Threads in which an ASGI framework runs sync endpoints, unless somebody has changed it: anyio's default."""

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from resilient_mw.core.snapshot import AppSnapshot, DependencySnapshot
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
+from resilient_mw.core.snapshot import AppSnapshot
 
 
 class Clock(Protocol):

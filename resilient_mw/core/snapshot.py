@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
-from resilient_mw.core.circuit_snapshot import CircuitFigures
 from resilient_mw.core.tenant_figures import QuotaSnapshot, TenantSnapshot
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -136,6 +134,21 @@ class StreamSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of a state.
+
+    Attributes:
+        at: the instant, in monotonic seconds.
+        before, after: of a circuit breaker `closed`, `open` or `half_open`; of an overload level `normal`, `elevated` or
+            `overloaded`.
+    """
+
+    at: float
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class OverloadSnapshot:
     """How overloaded one application is.
 
@@ -245,60 +258,3 @@ class AppSnapshot:
     shadow: ShadowSnapshot | None = None
     tenants: Mapping[str, TenantSnapshot] = field(default_factory=dict)
     quotas: QuotaSnapshot | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One change of a state.
-
-    Attributes:
-        at: the instant, in monotonic seconds.
-        before, after: of a circuit breaker `closed`, `open` or `half_open`; of an overload level `normal`, `elevated` or
-            `overloaded`.
-    """
-
-    at: float
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class DependencySnapshot:
-    """The figures of one dependency since the start. Counts only grow.
-
-    Attributes:
-        dependency, calls: its name, and logical calls.
-        attempts: ended attempts by outcome: `2xx` to `5xx`, `error`, `timeout`, `body` (cut off in the body),
-            `cancelled`.
-        retries: attempts after the first one of a call.
-        refused, retries_refused: attempts that were refused here, and retries that were not made, by reason.
-        expired: calls whose deadline passed, by phase.
-        in_use, bulkhead: attempts under way, bodies included; the most of them at once, None: no bound.
-        breaker: the state of the circuit; None: there is none.
-        transitions, recent_transitions: changes of the circuit's state, by (before, after), and the last 32, oldest first.
-        throttle: the share of the attempts of this instant that the throttle refuses; None: there is none.
-        seconds, budgets: how long attempts took that say how long one usually takes; what callers had left at their start.
-        groups, keyed: the route groups by name, and all keyed ones together; None: there are none.
-        circuit: more of the circuit; None: there is none.
-        fallbacks: what was answered instead of an error: `stale`, `function`, `value`; `failed`: a function that broke.
-    """
-
-    dependency: str
-    calls: int
-    attempts: Mapping[str, int]
-    retries: int
-    refused: Mapping[str, int]
-    retries_refused: Mapping[str, int]
-    expired: Mapping[str, int]
-    in_use: int
-    bulkhead: int | None
-    breaker: str | None
-    transitions: Mapping[tuple[str, str], int]
-    recent_transitions: tuple[Transition, ...]
-    seconds: Histogram
-    budgets: Histogram
-    throttle: float | None = None
-    groups: Mapping[str, GroupSnapshot] = field(default_factory=dict)
-    keyed: KeyedSnapshot | None = None
-    circuit: CircuitFigures | None = None
-    fallbacks: Mapping[str, int] = field(default_factory=dict)

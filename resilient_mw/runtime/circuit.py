@@ -21,10 +21,11 @@ from resilient_mw.calls.breaker_policy import BreakerPolicy
 from resilient_mw.calls.classify import classify_exception
 from resilient_mw.core import ports
 from resilient_mw.core.checks import require_function, require_name
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.errors import CallRefused
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.rejection import Reason
-from resilient_mw.core.snapshot import DependencySnapshot, Histogram
+from resilient_mw.core.snapshot import Histogram
 from resilient_mw.runtime.circuit_news import tell_listeners
 from resilient_mw.runtime.circuit_wraps import wrapped
 from resilient_mw.runtime.clocks import MONOTONIC

@@ -19,8 +19,9 @@ from resilient_mw.calls.figures import dependency_snapshot
 from resilient_mw.calls.key import new_key
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core import ports
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.ports import Clock, Hand
-from resilient_mw.core.snapshot import DependencySnapshot, Transition
+from resilient_mw.core.snapshot import Transition
 from resilient_mw.runtime.circuit_news import tell_listeners
 from resilient_mw.runtime.clocks import MONOTONIC, wall_clock
 from resilient_mw.runtime.forks import after_fork, renew_lock

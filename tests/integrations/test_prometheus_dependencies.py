@@ -14,7 +14,8 @@ from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core import ports
 from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
-from resilient_mw.core.snapshot import BUCKETS, DependencySnapshot, Histogram, Transition
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
+from resilient_mw.core.snapshot import BUCKETS, Histogram, Transition
 from resilient_mw.runtime.context import current
 from resilient_mw_integrations.httpx import CallRefused, ResilientTransport
 from resilient_mw_integrations.prometheus import install

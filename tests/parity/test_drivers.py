@@ -22,7 +22,7 @@ from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Actions, Deliver, Discard, Failure, Head, Phase, Start, Wait
 from resilient_mw.calls.state import DependencyState
-from resilient_mw.core.snapshot import DependencySnapshot
+from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.runtime import drive_async, drive_sync
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.simulation import Engine

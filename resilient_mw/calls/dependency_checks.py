@@ -1,0 +1,143 @@
+"""The checks of a dependency's fields, each of which names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from resilient_mw.calls.adaptive import AdaptivePolicy
+from resilient_mw.calls.bulkhead import BulkheadPolicy
+from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
+from resilient_mw.calls.fallback import Fallback
+from resilient_mw.calls.guarded import check_exceptions
+from resilient_mw.calls.key import IdempotencyKeys
+from resilient_mw.calls.ownership import RetryOwnership
+from resilient_mw.calls.throttle import ThrottlePolicy
+from resilient_mw.calls.timeout import TimeoutPolicy
+from resilient_mw.core.checks import require_integer, require_number
+
+if TYPE_CHECKING:
+    from resilient_mw.calls.dependency import Dependency
+
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def check_types(dependency: Dependency) -> None:
+    """Raise `ValueError` for a field of the wrong type."""
+    field_of = f"Dependency({dependency.name!r})."
+    header: object = dependency.deadline_header
+    checks = (
+        (
+            "match",
+            isinstance(dependency.match, (str, Sequence)),
+            "a pattern like 'http://prices/*', or several",
+        ),
+        (
+            "retry",
+            dependency.retry is None or isinstance(dependency.retry, RetryPolicy),
+            "a RetryPolicy or None",
+        ),
+        (
+            "breaker",
+            dependency.breaker is None or isinstance(dependency.breaker, BreakerPolicy),
+            "a BreakerPolicy or None",
+        ),
+        (
+            "deadline_header",
+            header is None or (isinstance(header, str) and _FIELD_NAME.fullmatch(header) is not None),
+            "the name of a header field or None",
+        ),
+        (
+            "throttle",
+            dependency.throttle is None or isinstance(dependency.throttle, ThrottlePolicy),
+            "a ThrottlePolicy or None",
+        ),
+        (
+            "adaptive",
+            dependency.adaptive is None or isinstance(dependency.adaptive, AdaptivePolicy),
+            "an AdaptivePolicy or None",
+        ),
+        (
+            "idempotency_key",
+            dependency.idempotency_key is None
+            or isinstance(dependency.idempotency_key, (str, IdempotencyKeys)),
+            "the name of a header field, IdempotencyKeys or None",
+        ),
+        (
+            "ownership",
+            dependency.ownership is None or isinstance(dependency.ownership, RetryOwnership),
+            "a RetryOwnership or None",
+        ),
+        (
+            "fallback",
+            dependency.fallback is None or isinstance(dependency.fallback, Fallback),
+            "a Fallback or None",
+        ),
+        ("trusted", isinstance(dependency.trusted, bool), "True or False"),
+        (
+            "adaptive_timeout",
+            dependency.adaptive_timeout is None or isinstance(dependency.adaptive_timeout, TimeoutPolicy),
+            "a TimeoutPolicy or None",
+        ),
+    )
+    for name, right, allowed in checks:
+        if not right:
+            value = getattr(dependency, name)
+            raise ValueError(f"{field_of}{name}={value!r} is not allowed: it must be {allowed}")
+    check_exceptions(field_of + "exceptions", dependency.exceptions)
+
+
+def check_numbers(dependency: Dependency) -> None:
+    """Raise `ValueError` for a number out of its range, or numbers that do not go together."""
+    field_of = f"Dependency({dependency.name!r})."
+    for name in ("timeout", "connect_timeout", "total_timeout"):
+        value = getattr(dependency, name)
+        if value is not None:
+            require_number(field_of + name, value, low=0.001, high=86_400)
+    if dependency.bulkhead is not None and not isinstance(dependency.bulkhead, BulkheadPolicy):
+        require_integer(field_of + "bulkhead", dependency.bulkhead, low=1)
+    require_number(field_of + "reserve", dependency.reserve, low=0, high=60)
+    require_number(field_of + "smallest_budget", dependency.smallest_budget, low=0, high=60)
+    kept = dependency.reserve + dependency.smallest_budget
+    if dependency.total_timeout is not None and dependency.total_timeout <= kept:
+        raise ValueError(
+            f"{field_of}total_timeout={dependency.total_timeout!r} is not allowed: it must be above reserve + "
+            f"smallest_budget, {kept:g}, or nothing would ever be sent"
+        )
+    _check_load(dependency)
+
+
+def _check_load(dependency: Dependency) -> None:
+    field_of = f"Dependency({dependency.name!r})."
+    throttle, timeout = dependency.throttle, dependency.timeout
+    if throttle is not None and timeout is not None and throttle.window <= timeout:
+        raise ValueError(
+            f"{field_of}throttle={throttle!r} is not allowed: its window must be longer than the timeout, {timeout:g}, or "
+            "what times out would never be in it"
+        )
+    adaptive, most = dependency.adaptive, dependency.most_attempts
+    if adaptive is not None and (most is None or most < adaptive.floor):
+        raise ValueError(
+            f"{field_of}adaptive={adaptive!r} is not allowed with bulkhead={most!r}: the bulkhead is the most that the limit "
+            f"may become, and must be a number of at least its floor, {adaptive.floor}"
+        )
+
+
+def warnings_of(dependency: Dependency) -> Iterator[str]:
+    """Say what has no effect, or less than it seems."""
+    if dependency.breaker is not None and dependency.timeout is None:
+        yield (
+            "breaker can never open on slow answers: timeout is None, so only the caller's budget ends an attempt, "
+            "which says nothing about the dependency. Set a timeout"
+        )
+    if dependency.throttle is not None and not dependency.trusted:
+        yield (
+            "throttle hears of timeouts and lost connections alone: trusted=False means that its refusals are not "
+            "believed. Trust it, or leave the throttle out"
+        )
+    for rule in dependency.rules:
+        if rule.path == "/" and not rule.below:
+            yield (
+                f"match={rule.pattern!r} means the path '/' alone. Write {rule.pattern + '*'!r} for all paths below it"
+            )
