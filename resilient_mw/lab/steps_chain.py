@@ -75,7 +75,8 @@ CHAIN_STEPS = (
             "down"
         ),
         app=App(
-            {"wsgi": 10, "asgi": 10},
+            {"wsgi": 34, "asgi": 12},  # for the middleware: it hears who owns the retries
+            policy={"limit": 10, "queue": 20},
             calls={"prices": {"breaker": None, "retry": {"attempts": 3, "backoff_base": 0.01}}},
             layers=LAYERS,
         ),

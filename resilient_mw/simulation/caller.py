@@ -44,6 +44,7 @@ class Caller:
         budget: float = math.inf,
         replayable: bool = True,
         keyed: bool = False,
+        owned: bool = False,
         ended: Callable[[OutgoingCall], None] | None = None,
     ) -> OutgoingCall:
         """Begin a call now.
@@ -51,11 +52,16 @@ class Caller:
         Args:
             method: the HTTP method, upper case.
             budget: seconds after which the answer is worthless.
-            replayable, keyed: of the request, see `Call`.
+            replayable, keyed, owned: of the request, see `Call`.
             ended: called once at the end of the call; not after `hang_up`.
         """
         call = Call(
-            self.state, method, deadline_at=self.engine.now + budget, replayable=replayable, keyed=keyed
+            self.state,
+            method,
+            deadline_at=self.engine.now + budget,
+            replayable=replayable,
+            keyed=keyed,
+            owned=owned,
         )
         return OutgoingCall(self, call, ended)
 

@@ -23,7 +23,9 @@ Outcome = Head | Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How a dependency fares. Shares are of all attempts and drawn for each of them, in the order of the fields.
+    """How a dependency fares.
+
+    Shares are of all attempts unless it says otherwise, and drawn in the order of the fields.
 
     Attributes:
         service: how long the work of one attempt takes.
@@ -35,6 +37,7 @@ class Condition:
         errors: share that is answered by one of `statuses`.
         cuts: share whose body is cut off half-way.
         statuses: what errors are answered by.
+        forbids: share of the errors that say that a retry is useless.
         shed_above: pieces of work in the plant's queue above which an attempt is refused before any work.
         retry_after: seconds; what a refusal, and an error, asks to wait. None: nothing.
 
@@ -51,11 +54,12 @@ class Condition:
     errors: float = 0.0
     cuts: float = 0.0
     statuses: Sequence[int] = (500, 503)
+    forbids: float = 0.0
     shed_above: int | None = None
     retry_after: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("refuses", "unreachable", "resets", "errors", "cuts"):
+        for name in ("refuses", "unreachable", "resets", "errors", "cuts", "forbids"):
             require_number(f"Condition.{name}", getattr(self, name), high=1)
 
 
@@ -178,7 +182,8 @@ class Exchange:
         if self._drawn(condition.resets):
             self._fail(Failure(Phase.HEAD))
         elif self._drawn(condition.errors):
-            self._answer(Head(self._remote.random.choice(condition.statuses), condition.retry_after))
+            status = self._remote.random.choice(condition.statuses)
+            self._answer(Head(status, condition.retry_after, told_not_to=self._drawn(condition.forbids)))
         else:
             self._answer(Head(200))
 

@@ -109,6 +109,7 @@ class Schedule:
             budget=budget,
             replayable=random.random() < 0.8,
             keyed=random.random() < 0.3,
+            owned=random.random() < 0.1,
         )
         self.calls.append((call, now + budget))
         if random.random() < 0.15:
@@ -159,7 +160,7 @@ class Schedule:
             assert inside <= policy.budget_ratio * calls + policy.budget_per_second * WINDOW
         assert self.state.budget is not None
         kept = self.state.budget._retries
-        assert len(kept) <= len(begun), "a place in the retry budget was lost"
+        assert len(set(kept)) <= len(begun), "a place in the retry budget was lost"
 
     def _seen(self) -> Counter[str]:
         seen = Counter("hung up" if call.outcome is None else _name(call.outcome) for call, _ in self.calls)
@@ -260,6 +261,7 @@ def _condition(random: Random) -> Condition:
         unreachable=share(),
         resets=share(),
         errors=share(),
+        forbids=random.choice([0.0, 0.0, 0.2]),
         cuts=share(),
         statuses=random.choice([(503,), (500, 502, 504), (429, 503), (404, 408, 425, 501, 507)]),
         shed_above=random.choice([None, 0, 3]),

@@ -19,6 +19,7 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.asgi import ResilienceMiddleware as AsgiMiddleware
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
+from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.rejection import REFUSAL_HEADER
 from resilient_mw.runtime.context import budget
 from resilient_mw.runtime.dependency_owner import DependencyOwner
@@ -285,7 +286,8 @@ def test_b34_a_storm_of_callers_who_give_up_leaves_nothing_behind(wire: Wire) ->
             breaker=BreakerPolicy(window=8, minimum_calls=8, failure_ratio=0.6, open_for=0.02, trials=2),
             retry=RetryPolicy(attempts=3, backoff_base=0.01, backoff_cap=0.01, budget_per_second=1000.0),
         )
-        wire.open([dependency], limits=wire.lib.Limits(max_connections=4))
+        with pytest.warns(ResilienceWarning, match="the pool has 4 connections"):
+            wire.open([dependency], limits=wire.lib.Limits(max_connections=4))
         random = Random(7)
         refusals = (wire.lib.TransportError, asyncio.CancelledError)
 
