@@ -5,6 +5,7 @@ from __future__ import annotations
 from fault_table import Fault
 from fault_table_machines import CONFIG, DEPENDENCY
 
+CHECKS = "resilient_mw/calls/dependency_checks.py"
 ERRORS = "resilient_mw/core/errors.py"
 PORTS = "resilient_mw/core/ports.py"
 AIO = "resilient_mw/transport/aio.py"
@@ -58,8 +59,8 @@ BOUND_FAULTS = (
     Fault("name_accepted_twice", DEPENDENCY, "if earlier.name == dependency.name:", "if False:", (
         CALLS + "test_dependency.py::test_a_name_may_stand_once",
     )),
-    Fault("breaker_that_hardly_opens_accepted", DEPENDENCY,
-        "if self.breaker is not None and self.timeout is None:", "if False:",
+    Fault("breaker_that_hardly_opens_accepted", CHECKS,
+        "if dependency.breaker is not None and dependency.timeout is None:", "if False:",
         (CALLS + "test_dependency.py::"
          "test_what_has_less_effect_than_it_seems_is_warned_about_where_it_was_written",)),
     Fault("unsafe_retry_accepted", CONFIG,

@@ -10,7 +10,7 @@ GROUPS = "resilient_mw/calls/groups.py"
 MATCH = "resilient_mw/calls/match.py"
 STATE = "resilient_mw/calls/state.py"
 ATTEMPT = "resilient_mw/calls/attempt.py"
-CALL = "resilient_mw/calls/call.py"
+ATTEMPTS = "resilient_mw/calls/attempts.py"
 EXCHANGE = "resilient_mw/transport/exchange.py"
 STREAMS = "resilient_mw/transport/streams.py"
 OF_LATENCY = "tests/calls/test_latency.py::test_"
@@ -49,7 +49,7 @@ FAULTS = (
         (OF_CALLS + "what_a_failure_teaches",)),
     Fault("cancelled_attempts_forgotten", STATE, "cut = attempt.cut or outcome in CUT", "cut = attempt.cut",
         (OF_CALLS + "what_other_ends_teach",)),
-    Fault("small_budget_blames_a_measured_timeout", CALL, "left < min(state.fair, FAIR * limit)", "left < state.fair",
+    Fault("small_budget_blames_a_measured_timeout", ATTEMPTS, "left < min(state.fair, FAIR * limit)", "left < state.fair",
         (OF_CALLS + "its_own_timeout_blames_the_dependency_and_the_budget_does_not",)),
     Fault("b70_groups_share_a_circuit", STATE, "else self.groups.at(now, group)", "else self.group",
         (OF_CALLS + "b70_failures_of_heavy_do_not_open_light",)),

@@ -7,7 +7,7 @@ from fault_table import Fault
 THROTTLE = "resilient_mw/calls/throttle.py"
 ADAPTIVE = "resilient_mw/calls/adaptive.py"
 STATE = "resilient_mw/calls/state.py"
-CALL = "resilient_mw/calls/call.py"
+ATTEMPTS = "resilient_mw/calls/attempts.py"
 INNER = "integrations/resilient_mw_integrations/_httpx_inner.py"
 PARTED = "integrations/resilient_mw_integrations/_httpx_parted.py"
 
@@ -57,9 +57,9 @@ FAULTS = (
     Fault("throttle_of_trials", STATE,
         "closed = breaker is None or breaker.state is BreakerState.CLOSED", "closed = True",
         (CALLS + "trials_of_a_circuit_are_not_throttled",)),
-    Fault("throttle_not_asked_for_a_retry", CALL,
-        "if state.throttle is not None and state.throttles(now):",
-        "if state.throttle is not None and not self.attempts and state.throttles(now):",
+    Fault("throttle_not_asked_for_a_retry", ATTEMPTS,
+        "if state.throttle is not None and state.throttles(now, breaker):",
+        "if state.throttle is not None and not self.attempts and state.throttles(now, breaker):",
         (CALLS + "a_retry_that_it_refuses_ends_the_retries_with_a_counted_reason",)),
     # -- the adaptive limit
     Fault("adaptive_never_shrinks", ADAPTIVE,
