@@ -156,7 +156,9 @@ class DependencyOwner:
         state = self.state
         with self._lock:
             self._clear_up()
-            return state.good, state.bad, state.typical() / state.timeout
+            judged = state.good, state.bad, state.typical() / state.timeout
+        self._tell_and_wake()
+        return judged
 
     def closed_for(self) -> float | None:
         """Return the seconds for which the circuit lets nothing through; None if it would let an attempt through now."""
@@ -166,8 +168,7 @@ class DependencyOwner:
         with self._lock:
             self._clear_up()
             seconds = breaker.closed_for(self.clock.now())
-        if self._untold:
-            self._tell()
+        self._tell_and_wake()
         return seconds
 
     def snapshot(self) -> DependencySnapshot:
@@ -178,7 +179,9 @@ class DependencyOwner:
             now = self.clock.now()
             if breaker is not None:
                 breaker.notice(now)
-            return dependency_snapshot(self.dependency.name, self.state, now)
+            snapshot = dependency_snapshot(self.dependency.name, self.state, now)
+        self._tell_and_wake()
+        return snapshot
 
     def by_hand(self, hand: Hand) -> None:
         """Open, close or reset the circuit.
@@ -192,7 +195,7 @@ class DependencyOwner:
         with self._lock:
             self._clear_up()
             getattr(breaker, hand)(self.clock.now())
-        self._tell()
+        self._tell_and_wake()
 
     def _tell(self) -> None:
         breaker, policy = self.state.breaker, self.dependency.breaker
@@ -200,10 +203,13 @@ class DependencyOwner:
             breaker.failed_listeners += tell_listeners(self.dependency.name, self._untold, policy.listeners)
 
     def _tell_and_wake(self) -> None:
-        """Tell who listens, and wake those who were granted a slot. Without the lock: what is called may be anything."""
+        """Wake those who were granted a slot, and tell who listens. Without the lock: what is called may be anything."""
+        if self._abandoned:  # Since this step has begun, by a finalizer that found the lock taken.
+            with self._lock:
+                self._clear_up()
+        self._wake()  # Before the listeners, who may take their time.
         if self._untold:
             self._tell()
-        self._wake()
 
     def _wake(self) -> None:
         line = self.state.line
