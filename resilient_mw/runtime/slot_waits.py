@@ -21,11 +21,38 @@ def listen(waiter: Waiter | None, wake: Callable[[], None]) -> bool:
     return waiter.granted
 
 
+class Sleeper:
+    """A thread that waits, woken by whoever gives a slot back: also by a finalizer that interrupts this very thread.
+
+    A `threading.Event` would not do: its methods hold a lock for a moment, and a collection that runs in that moment would
+    wait for it for ever.
+
+    Attributes:
+        closed: whether it was woken because the transport was closed.
+    """
+
+    __slots__ = ("_asleep", "closed")
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def set(self) -> None:
+        """Wake it."""
+        with suppress(RuntimeError):  # It was woken before.
+            self._asleep.release()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so many seconds, or until somebody wakes it."""
+        self._asleep.acquire(timeout=max(0.0, seconds))
+
+
 def pause_thread(seconds: float, waiter: Waiter | None) -> None:
     """Wait so many seconds, or until a slot is granted."""
-    event = threading.Event()
-    if not listen(waiter, event.set):
-        event.wait(max(0.0, seconds))
+    sleeper = Sleeper()
+    if not listen(waiter, sleeper.set):
+        sleeper.wait(seconds)
 
 
 async def pause_task(seconds: float, waiter: Waiter | None) -> None:

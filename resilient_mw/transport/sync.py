@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -13,7 +12,7 @@ from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import drive
-from resilient_mw.runtime.slot_waits import listen
+from resilient_mw.runtime.slot_waits import Sleeper, listen
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
@@ -110,16 +109,6 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         self._inner.__exit__(kind, error, traceback)
 
 
-class Sleeper(threading.Event):
-    """Somebody who waits.
-
-    Attributes:
-        closed: whether it was woken because the transport was closed.
-    """
-
-    closed = False
-
-
 class SyncExchange(Exchange):
     """One call: what the driver is given."""
 
@@ -188,7 +177,7 @@ class SyncExchange(Exchange):
         try:
             if listen(waiter, sleeper.set):
                 return
-            sleeper.wait(max(0.0, until - self.owner.clock.now()))
+            sleeper.wait(until - self.owner.clock.now())
         finally:
             self._sleepers.discard(sleeper)
         if sleeper.closed:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import httpx
 import pytest
 
 from resilient_mw import Dependency
@@ -13,6 +17,9 @@ from resilient_mw.calls.call import Call
 from resilient_mw.calls.config import BreakerPolicy
 from resilient_mw.calls.events import Failure, Phase, Queue
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.runtime.slot_waits import pause_thread
+from resilient_mw.transport.sync import SyncExchange
+from resilient_mw_integrations.httpx import LIBRARY
 
 
 def _owner(limit: int = 1, **fields: Any) -> DependencyOwner:
@@ -87,3 +94,59 @@ def test_a_listener_that_ends_the_thread_keeps_nobody_waiting() -> None:
     with pytest.raises(SystemExit):
         owner.tell(call, 1, Failure(Phase.HEAD))
     assert woken.is_set()
+
+
+def _in_a_guard(owner: DependencyOwner, waiter: Waiter) -> Callable[[], None]:
+    return lambda: pause_thread(5.0, waiter)
+
+
+def _in_a_transport(owner: DependencyOwner, waiter: Waiter) -> Callable[[], None]:
+    request = httpx.Request("GET", "http://prices/1")
+    exchange = SyncExchange(LIBRARY, owner, request, None, set(), bounded=False)
+    return lambda: exchange.sleep(owner.clock.now() + 5.0, waiter)
+
+
+Prepare = Callable[[DependencyOwner, Waiter], Callable[[], None]]
+
+
+def _collected_at(step: int, prepare: Prepare) -> bool:
+    """Let a collection end the call that holds the slot, so many steps after its successor has begun to wait.
+
+    Return whether he did take so many steps before he slept.
+    """
+    owner = _owner()
+    call = _begun(owner)
+    (action,) = owner.begin(Call(owner.state, "GET"))
+    assert isinstance(action, Queue)
+    wait, steps = prepare(owner, action.waiter), 0
+
+    def collects(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            sys.settrace(None)
+            owner.abandon(call)
+        return collects
+
+    def run() -> None:
+        sys.settrace(collects)
+        wait()
+        sys.settrace(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(0.2)
+    reached = steps >= step
+    if not reached:
+        owner.cancel(call)
+    thread.join(2)
+    assert not thread.is_alive(), f"it waits for itself since step {step}"
+    return reached
+
+
+@pytest.mark.parametrize("prepare", [_in_a_guard, _in_a_transport])
+def test_a_collection_in_the_thread_that_waits_wakes_it_at_whatever_step(prepare: Prepare) -> None:
+    step = 1
+    while _collected_at(step, prepare):
+        step += 1
+    assert step > 5
