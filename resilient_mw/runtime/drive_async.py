@@ -53,12 +53,22 @@ async def drive(owner: DependencyOwner, call: Call, attempts: AsyncAttempts) -> 
                 else:
                     return action
     except BaseException as error:
-        if isinstance(error, GeneratorExit):
-            owner.abandon(
-                call
-            )  # By the collector, maybe, which runs anywhere: it must not wait for the lock.
+        if _collected(error):
+            owner.abandon(call)
         else:
             owner.cancel(call)
         with suppress(Exception):  # It must not hide what interrupted the call.
             await attempts.discard(call.attempts)
         raise
+
+
+def _collected(error: BaseException | None) -> bool:
+    """Return whether the collector may be what ends the coroutine. It runs anywhere, so it must not wait for the lock.
+
+    What breaks on the way out (another context, a loop that is closed) hides the first error, but does not lose it.
+    """
+    while error is not None:
+        if isinstance(error, GeneratorExit):
+            return True
+        error = error.__context__
+    return False

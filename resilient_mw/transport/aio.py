@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -29,7 +30,7 @@ from resilient_mw.transport.reading import (
     close_reading,
     close_uncancelled,
 )
-from resilient_mw.transport.scope import SCOPE, Scope
+from resilient_mw.transport.scope import SCOPE, Scope, leave
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -62,7 +63,8 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
             Exception: of the library; those that are of `resilient_mw` as well are listed in `transport/errors.py`.
         """
         while self._lost:
-            await close_uncancelled(self._lost.popleft())
+            with suppress(Exception):  # This request has nothing to do with it.
+                await close_uncancelled(self._lost.popleft())
         asked: Any = request
         owner = self._directory.find(asked.url)
         response: ResponseT
@@ -155,7 +157,7 @@ class AsyncExchange(Exchange):
                 raise
             return failure
         finally:
-            SCOPE.reset(token)
+            leave(token)
         return self.answered(response, scope)
 
     async def _within(self, request: Any, scope: Scope, limit: float | None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
 from resilient_mw.calls.events import Phase
@@ -94,3 +94,11 @@ def _least(timeout: float | None, left: float) -> float | None:
 
 SCOPE: ContextVar[Scope | None] = ContextVar("resilient_mw_attempt", default=None)
 """The attempt that the code below works for, set around each step into the inner transport."""
+
+
+def leave(token: Token[Scope | None]) -> None:
+    """Set what was set before a step, wherever this runs: a forgotten coroutine is closed in the collector's context."""
+    try:
+        SCOPE.reset(token)
+    except ValueError:
+        pass

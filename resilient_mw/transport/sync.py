@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -54,7 +55,8 @@ class SyncCalls(Generic[RequestT, ResponseT]):
             Exception: of the library; those that are of `resilient_mw` as well are listed in `transport/errors.py`.
         """
         while self._lost:
-            self._lost.popleft().close()
+            with suppress(Exception):  # This request has nothing to do with it.
+                self._lost.popleft().close()
         asked: Any = request
         owner = self._directory.find(asked.url)
         response: ResponseT
