@@ -62,6 +62,7 @@ class Sums:
         to = (snapshot.dependency,)
         self._sum("calls", to, snapshot.calls)
         self._sum("retries", to, snapshot.retries)
+        self._sum("call_watch_errors", to, snapshot.watch_errors)
         self._sum("bulkhead_in_use", to, snapshot.in_use)
         if snapshot.bulkhead is not None:
             self._sum("bulkhead_limit", to, snapshot.bulkhead)

@@ -101,6 +101,7 @@ FAMILIES = (
     Family("calls_refused", CounterMetricFamily, (*TO, "reason"), "Attempts that were refused on this side, by reason."),
     Family("calls_expired", CounterMetricFamily, (*TO, "phase"), "Calls whose deadline passed, by phase."),
     Family("fallbacks", CounterMetricFamily, (*TO, "kind"), "Answers that stood in for an error, by kind."),
+    Family("call_watch_errors", CounterMetricFamily, TO, "Errors of those who watch calls, such as a tracer."),
     Family("breaker_state", GaugeMetricFamily, (*TO, "state"), "1 for the state that the circuit is in."),
     Family("breaker_transitions", CounterMetricFamily, (*TO, "before", "after"), "Changes of the circuit's state."),
     Family("breaker_held", GaugeMetricFamily, TO, "1 while the circuit is held open or closed by hand."),

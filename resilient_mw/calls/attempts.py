@@ -61,6 +61,11 @@ class Attempts:
         self._queue_until = 0.0
         self._waiter: Waiter | None = None
 
+    @property
+    def deadline_at(self) -> float:
+        """The instant at which the answer becomes worthless; inf: none."""
+        return self._deadline_at
+
     def _attempt(self, now: float) -> Actions:
         state, breaker = self._state, self.group.breaker
         left = self._deadline_at - now - state.reserve

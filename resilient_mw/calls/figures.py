@@ -36,6 +36,7 @@ def dependency_snapshot(name: str, state: DependencyState, now: float = 0.0) -> 
         keyed=_keyed(state.groups),
         circuit=None if breaker is None else breaker.figures(),
         fallbacks=dict(state.fallbacks),
+        watch_errors=state.watch_errors,
     )
 
 

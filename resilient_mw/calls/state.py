@@ -123,6 +123,7 @@ class DependencyState:
         self.retry_refusals: dict[RetryRefusal, int] = {}
         self.expiries: dict[Phase, int] = {}
         self.fallbacks: dict[str, int] = {}
+        self.watch_errors = 0
         self.last_good = None if dependency.fallback is None else LastGood(dependency.fallback)
         self.seconds = Histogram()
         self.budgets = Histogram()

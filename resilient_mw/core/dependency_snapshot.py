@@ -29,6 +29,7 @@ class DependencySnapshot:
         groups, keyed: the route groups by name, and all keyed ones together; None: there are none.
         circuit: more of the circuit; None: there is none.
         fallbacks: what was answered instead of an error: `stale`, `function`, `value`; `failed`: a function that broke.
+        watch_errors: errors of those who watch calls, such as a tracer.
     """
 
     dependency: str
@@ -50,3 +51,4 @@ class DependencySnapshot:
     keyed: KeyedSnapshot | None = None
     circuit: CircuitFigures | None = None
     fallbacks: Mapping[str, int] = field(default_factory=dict)
+    watch_errors: int = 0

@@ -21,6 +21,7 @@ from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Phase, Refuse, Start
 from resilient_mw.calls.guarded import ANSWER, FUNCTION, OUTCOMES, OVERRUN, Effect, effect_of
+from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import CallRefused, DeadlineExceeded, RequestCancelled, ResilienceWarning
 from resilient_mw.core.rejection import REFUSAL_RULES
@@ -30,6 +31,7 @@ from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
 from resilient_mw.runtime.fallbacks import NOTHING, ends_at, kept_value
 from resilient_mw.runtime.guarded_errors import DOING, CallExpired
 from resilient_mw.runtime.slot_waits import pause_task, pause_thread
+from resilient_mw.runtime.watched import watched
 from resilient_mw.runtime.within import Within
 
 
@@ -49,12 +51,13 @@ class Guarding:
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function and return what it returns; see `Dependency.call`."""
-        run = SyncRun(self._owner, self._idempotent, fn, args, kwargs)
+        owner = watched(self._owner, http=False) if WATCHES else self._owner
+        run = SyncRun(owner, self._idempotent, fn, args, kwargs)
         kept = kept_value(self._owner, fn, args, kwargs, kept=self._idempotent)
         if kept is None:
-            return run.outcome(drive_sync.drive(self._owner, run.call, run))
+            return run.outcome(drive_sync.drive(owner, run.call, run))
         try:
-            return kept.keep(run.outcome(drive_sync.drive(self._owner, run.call, run)))
+            return kept.keep(run.outcome(drive_sync.drive(owner, run.call, run)))
         except Exception as error:
             answer = NOTHING if run.passes(error) else kept.instead(error)
             if answer is NOTHING:
@@ -63,12 +66,13 @@ class Guarding:
 
     async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Await what a function returns; see `Dependency.acall`."""
-        run = AsyncRun(self._owner, self._idempotent, fn, args, kwargs)
+        owner = watched(self._owner, http=False) if WATCHES else self._owner
+        run = AsyncRun(owner, self._idempotent, fn, args, kwargs)
         kept = kept_value(self._owner, fn, args, kwargs, kept=self._idempotent)
         if kept is None:
-            return run.outcome(await drive_async.drive(self._owner, run.call, run))
+            return run.outcome(await drive_async.drive(owner, run.call, run))
         try:
-            return kept.keep(run.outcome(await drive_async.drive(self._owner, run.call, run)))
+            return kept.keep(run.outcome(await drive_async.drive(owner, run.call, run)))
         except Exception as error:
             answer = NOTHING if run.passes(error) else await kept.ainstead(error)
             if answer is NOTHING:

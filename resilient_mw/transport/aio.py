@@ -14,10 +14,12 @@ from typing import Any, Generic, Self, TypeVar
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
+from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_async import drive
 from resilient_mw.runtime.slot_waits import listen, wake, wake_task
+from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import acall_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
@@ -84,6 +86,8 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
             raise UnsupportedEventLoop(
                 "AsyncResilientTransport works on asyncio's event loop only. Under Trio, use the sync transport in a thread"
             ) from None
+        if WATCHES:
+            owner = watched(owner, http=True)
         exchange = AsyncExchange(
             self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
         )

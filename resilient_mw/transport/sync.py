@@ -11,9 +11,11 @@ from typing import Any, Generic, Self, TypeVar
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
+from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import drive
 from resilient_mw.runtime.slot_waits import Sleeper, listen
+from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
@@ -70,6 +72,8 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         return response
 
     def _call(self, owner: DependencyOwner, request: Any) -> Any:
+        if WATCHES:
+            owner = watched(owner, http=True)
         exchange = SyncExchange(
             self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
         )

@@ -87,6 +87,7 @@ def complete(factor: int = 1, breaker: str | None = "open", bulkhead: int | None
             "others": GroupSnapshot(breaker=None, timeout=None, under_way=0),
         },
         keyed=KeyedSnapshot(states=11 * factor, open=12 * factor, evicted=13 * factor, shared=14 * factor),
+        watch_errors=15 * factor,
     )
 
 
@@ -121,6 +122,7 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("keyed_open", P): 12,
         ("keyed_evicted_total", P): 13,
         ("keyed_shared_total", P): 14,
+        ("call_watch_errors_total", P): 15,
         ("attempt_seconds_count", P): 1,
         ("attempt_seconds_sum", P): 0.002,
         ("budget_left_seconds_count", P): 2,
