@@ -27,6 +27,7 @@ import tenacity
 from httpx_retries import RetryTransport
 
 from resilient_mw import Dependency
+from resilient_mw.calls import ThrottlePolicy
 from resilient_mw_integrations.httpx import AsyncResilientTransport, ResilientTransport
 
 CALLS = 2_000
@@ -102,7 +103,7 @@ def aio(transport: Any, call: Callable[[Any, httpx.Request], Any] | None = None)
 
 
 def ours(kind: Any, inner: Any) -> Any:
-    dependency = Dependency("prices", match="http://prices/*", bulkhead=100)
+    dependency = Dependency("prices", match="http://prices/*", bulkhead=100, throttle=ThrottlePolicy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # It has no connections to bound.
         return kind([dependency], inner)

@@ -11,8 +11,9 @@ from resilient_mw.calls.key import KEY_FIELD, IdempotencyKeys
 from resilient_mw.calls.ownership import RetryOwnership
 from resilient_mw.core.headers.retry_owner import RetryOwner
 
-Lines = tuple[tuple[bytes, bytes, bytes], ...]
-"""Header fields: name, name in lower case, value."""
+Line = tuple[bytes, bytes, bytes]
+"""A header field: name, name in lower case, value."""
+Lines = tuple[Line, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +21,18 @@ class CallFields:
     """See the module.
 
     Attributes:
-        deadline: the lower-case name of the field that tells what is left; None: none is sent.
+        deadline: the name of the field that tells what is left, as it is sent and in lower case; None: none is sent.
         key, key_name: the field of the idempotency key, as it is sent and in lower case.
         key_methods: methods whose requests get a key; none, if the dependency does not ask for keys.
         key_version: of the UUID.
         heard: the lower-case names of the fields that name who retries and count his attempts; None: not looked at.
         tells: whether the dependency is told who retries.
         told_names: the lower-case names of the fields that tell it.
+        named: the lower-case names of all fields of a caller that mean something here.
         retry_if: the user's own rule about what may pass.
     """
 
-    deadline: bytes | None
+    deadline: tuple[bytes, bytes] | None
     key: str
     key_name: bytes
     key_methods: Collection[str]
@@ -38,6 +40,7 @@ class CallFields:
     heard: tuple[str, str] | None
     tells: bool
     told_names: frozenset[bytes]
+    named: frozenset[bytes]
     retry_if: Callable[[Any], bool] | None
     _owner: tuple[bytes, bytes, bytes]
     _attempt: tuple[bytes, bytes]
@@ -74,15 +77,18 @@ def prepare_fields(
     retries = retry is not None and retry.attempts > 1
     owner = (*_both(said.owner_header), said.owner.encode("ascii"))
     attempt = _both(said.attempt_header)
+    deadline = None if deadline_header is None else _both(deadline_header)
+    told_names = frozenset({owner[1], attempt[1]})
     return CallFields(
-        deadline=None if deadline_header is None else _both(deadline_header)[1],
+        deadline=deadline,
         key=key,
         key_name=_both(key)[1],
         key_methods=frozenset() if keys is None else keys.methods,
         key_version=7 if keys is None else keys.version,
         heard=None if ownership is None else heard,
         tells=trusted and ownership is not None,
-        told_names=frozenset({owner[1], attempt[1]}),
+        told_names=told_names,
+        named=told_names | {_both(key)[1], *(() if deadline is None else deadline[1:])},
         retry_if=None if retry is None else retry.retry_if,
         _owner=owner,
         _attempt=attempt,

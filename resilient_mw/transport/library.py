@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from resilient_mw.calls.events import UNSENT, Phase
+from resilient_mw.calls.fields import Line
 from resilient_mw.transport.streams import AsyncBody, AsyncUpload, SyncBody, SyncUpload
 
 
@@ -38,6 +39,7 @@ class Library:
         self.name = module.__name__
         self.expired, self.refused, self.too_small, self.closed = expired, refused, too_small, closed
         self.request: Callable[..., Any] = module.Request
+        self._open = keeps_lines(module)
         self.transport_error: type[Exception] = module.TransportError
         self.timeout: type[Exception] = module.TimeoutException
         self.mistakes: tuple[type[Exception], ...] = (module.LocalProtocolError, module.UnsupportedProtocol)
@@ -51,6 +53,27 @@ class Library:
             "Upload", (AsyncUpload, module.AsyncByteStream), {}
         )
 
+    def lines(self, headers: Any) -> list[Line]:
+        """Return the header fields of a request: name, name in lower case, value. Not to be changed."""
+        if self._open:
+            lines: list[Line] = headers._list  # noqa: SLF001  see `keeps_lines`
+            return lines
+        return [(name, name.lower(), value) for name, value in headers.raw]
+
+    def copy(self, request: Any, lines: list[Line], stream: Any, extensions: dict[str, Any]) -> Any:
+        """Return a copy of a request with header fields, body and extensions of its own, which are not copied again."""
+        if not self._open:
+            fields = [(name, value) for name, _, value in lines]
+            kept = {"headers": fields, "stream": stream, "extensions": extensions}
+            return self.request(request.method, request.url, **kept)
+        module = self.module
+        headers = _new(module.Headers)
+        headers._list, headers._encoding = lines, None  # noqa: SLF001  see `keeps_lines`
+        copy = _new(module.Request)
+        copy.method, copy.url, copy.headers = request.method, request.url, headers
+        copy.extensions, copy.stream = extensions, stream
+        return copy
+
     def timed_out(self, phase: Phase | None, message: str) -> Exception:
         """Return the library's own error for a timeout in a phase."""
         name = "ReadTimeout"
@@ -62,3 +85,18 @@ class Library:
             name = "WriteTimeout"
         error: Exception = getattr(self.module, name)(message)
         return error
+
+
+_new: Callable[[Any], Any] = object.__new__
+
+
+def keeps_lines(module: Any) -> bool:
+    """Return whether a library's requests are made of what both are made of today, so that they may be copied by hand.
+
+    Their constructors look at each header field several times, which costs more than all the rest of a call. Asked once; a
+    library that answers otherwise is used through its constructors.
+    """
+    request = module.Request("GET", "http://a/", headers={"B-c": "d"}, stream=module.ByteStream(b""))
+    of_request = {"method", "url", "headers", "extensions", "stream"}
+    kept = vars(request).keys() == of_request and vars(request.headers).keys() == {"_list", "_encoding"}
+    return kept and request.headers._list == [(b"B-c", b"b-c", b"d")]  # noqa: SLF001

@@ -10,12 +10,12 @@ from resilient_mw.calls.attempt import USUAL, Facts
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency, check_dependencies
 from resilient_mw.calls.events import Start
-from resilient_mw.calls.fields import Lines
+from resilient_mw.calls.fields import CallFields
 from resilient_mw.calls.groups import GroupRules
 from resilient_mw.calls.key import format_key
 from resilient_mw.calls.match import MatchRule, target
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
-from resilient_mw.runtime.context import RequestContext, current
+from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.scope import Scope
@@ -88,6 +88,11 @@ class Sending:
         consumed: whether such a body has been begun.
     """
 
+    __slots__ = (
+        "_above", "_caller_until", "_clock", "_header", "_key", "_library", "_lines", "_once", "_says", "_stream", "_tells",
+        "call", "dependency", "request",
+    )  # fmt: skip
+
     def __init__(self, library: Library, owner: DependencyOwner, request: Any, upload: Any) -> None:
         self.dependency = owner.dependency
         self.request = request
@@ -102,18 +107,23 @@ class Sending:
             self._stream = self._once = upload(request.stream)
         now = owner.clock.now()
         # One look at all names: asking the library for a field that is not there costs more than the rest of this.
-        names = {name.lower() for name, _ in request.headers.raw}
+        self._lines = library.lines(request.headers)
+        self._tells = fields.tells
         self._caller_until = math.inf
-        if self._header is not None and fields.deadline in names:
-            self._caller_until = now + _told(request.headers, self._header)
-        keyed = fields.key_name in names and bool(request.headers[fields.key].strip())
+        named, says, keyed = fields.named, False, False
+        for _, name, _ in self._lines:
+            if name in named:
+                says = True
+                break
+        if says:
+            keyed = self._read(fields, now)
+        self._says = says
         if not keyed and request.method in fields.key_methods:
             self._key = _key_of(request.extensions, fields.key_version, owner)
             keyed = True
-        context, above = current(), None
-        if fields.heard is not None:
+        context, above = CURRENT.get(), None
+        if context is not NO_REQUEST and fields.heard is not None:
             above = context.retry_owner(fields.heard)
-        self._tells = fields.tells and fields.told_names.isdisjoint(names)
         self._above = above
         self.call = Call(
             owner.state,
@@ -124,6 +134,15 @@ class Sending:
             owned=above is not None,
             facts=USUAL if self.dependency.grouping is None else facts_of(self.dependency.grouping, request),
         )
+
+    def _read(self, fields: CallFields, now: float) -> bool:
+        """Read what the caller himself says in fields of ours; return whether he gave the request a key."""
+        headers = self.request.headers
+        names = {name for _, name, _ in self._lines}
+        if self._header is not None and fields.deadline is not None and fields.deadline[1] in names:
+            self._caller_until = now + _told(headers, self._header)
+        self._tells = fields.tells and fields.told_names.isdisjoint(names)
+        return fields.key_name in names and bool(headers[fields.key].strip())
 
     @property
     def consumed(self) -> bool:
@@ -137,32 +156,27 @@ class Sending:
     def attempt(self, start: Start, trace: Any) -> Any:
         """Return the request of one attempt: a copy with its own timeouts and what is left of the budget."""
         request = self.request
-        caller = request.extensions.get("timeout", {})
-        timeouts = {
-            "connect": _least(caller.get("connect"), start.connect_timeout),
-            "read": _least(caller.get("read"), start.timeout),
-            "write": _least(caller.get("write"), start.timeout),
-            "pool": _least(caller.get("pool"), start.timeout),
-        }
-        copy = self._library.request(
-            request.method,
-            request.url,
-            headers=request.headers,
-            stream=self._stream,
-            extensions={**request.extensions, "timeout": timeouts, "trace": trace},
-        )
-        allowance = self.allowance()
-        if allowance is not None:
-            copy.headers[self._header] = allowance  # It replaces every line of that name.
+        fields = self.dependency.fields
+        caller = request.extensions.get("timeout")
+        extensions = {**request.extensions, "timeout": _timeouts(caller, start), "trace": trace}
+        lines, replaced = self._lines, []
+        left = start.timeout  # What the call's budget allows, too.
+        if self._caller_until != math.inf:
+            left = min(left, self._caller_until - self._clock.now())
+        if fields.deadline is not None and left != math.inf:
+            replaced.append((*fields.deadline, format_timeout_ms(left).encode("ascii")))
         if self._key is not None:
-            copy.headers[self.dependency.fields.key] = self._key
+            replaced.append((fields.key.encode("ascii"), fields.key_name, self._key.encode("ascii")))
+        if replaced and self._says:
+            names = [name for _, name, _ in replaced]
+            lines = [line for line in lines if line[1] not in names]
         if self._tells:
-            _add(copy.headers, self.dependency.fields.owner_lines(self._above, start.number))
-        return copy
+            replaced += fields.owner_lines(self._above, start.number)
+        return self._library.copy(request, [*lines, *replaced], self._stream, extensions)
 
     def trace(self, scope: Scope) -> Trace:
         """Return what follows the attempt on its way through the library."""
-        return Trace(scope, self._header, self.allowance, self.request.extensions.get("trace"))
+        return Trace(scope, self.dependency.fields.deadline, self.allowance, self.request.extensions.get("trace"))
 
     def allowance(self) -> str | None:
         """Return what to tell the dependency in this instant; None: nothing, there is no bound."""
@@ -191,16 +205,6 @@ def can_repeat(library: Library, stream: object) -> bool:
     return all(isinstance(getattr(field, "file", b""), bytes | str) for field in fields)
 
 
-def _add(headers: Any, lines: Lines) -> None:
-    """Add fields that are not there yet. To the list that both libraries keep, because their own way costs ten times that."""
-    kept = getattr(headers, "_list", None)
-    if isinstance(kept, list):
-        kept += lines
-        return
-    for name, _, value in lines:
-        headers[name.decode("ascii")] = value.decode("ascii")
-
-
 def _key_of(extensions: dict[str, Any], version: int, owner: DependencyOwner) -> str:
     """Return the value of the key's field; a new key is kept in the request's extensions.
 
@@ -214,7 +218,7 @@ def _key_of(extensions: dict[str, Any], version: int, owner: DependencyOwner) ->
 
 
 def _deadline_at(dependency: Dependency, context: RequestContext, now: float) -> float:
-    left = context.remaining()
+    left = math.inf if context is NO_REQUEST else context.remaining()
     if left == math.inf and dependency.total_timeout is not None:
         left = dependency.total_timeout
     return now + left
@@ -225,6 +229,20 @@ def _told(headers: Any, name: str) -> float:
     known = name if name.lower() in DEADLINE_PARSERS else MILLISECONDS
     read = (parse_deadline(known, [value]) for value in headers.get_list(name))
     return min((seconds for seconds in read if seconds is not None), default=math.inf)
+
+
+def _timeouts(caller: dict[str, float | None] | None, start: Start) -> dict[str, float | None]:
+    """Return the library's timeouts of one attempt: the caller's own, where they are smaller."""
+    whole, connect = start.timeout, start.connect_timeout
+    if not caller:
+        most = None if whole == math.inf else whole
+        return {"connect": None if connect == math.inf else connect, "read": most, "write": most, "pool": most}
+    return {
+        "connect": _least(caller.get("connect"), connect),
+        "read": _least(caller.get("read"), whole),
+        "write": _least(caller.get("write"), whole),
+        "pool": _least(caller.get("pool"), whole),
+    }
 
 
 def _least(caller: float | None, ours: float) -> float | None:

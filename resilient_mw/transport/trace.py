@@ -29,7 +29,7 @@ class Trace:
 
     Args:
         scope: where the phase is noted.
-        header: the field to bring up to date; None: none.
+        header: the field to bring up to date, as it is sent and in lower case; None: none.
         allowance: returns its value in this instant.
         outer: the caller's own trace, which is called as well.
     """
@@ -39,12 +39,12 @@ class Trace:
     def __init__(
         self,
         scope: Scope,
-        header: str | None,
+        header: tuple[bytes, bytes] | None,
         allowance: Callable[[], str | None],
         outer: Callable[..., Any] | None,
     ) -> None:
         self._scope = scope
-        self._header = None if header is None else header.lower().encode("ascii")
+        self._header = header
         self._allowance = allowance
         self._outer = outer
 
@@ -72,13 +72,13 @@ class Trace:
             self._scope.connected = True
         self._scope.phase = phase
         if phase is Phase.WRITE and self._header is not None:
-            self._bring_up_to_date(getattr(request, "headers", None))
+            self._bring_up_to_date(self._header, getattr(request, "headers", None))
 
-    def _bring_up_to_date(self, headers: object) -> None:
+    def _bring_up_to_date(self, header: tuple[bytes, bytes], headers: object) -> None:
         if not isinstance(headers, list):
             return
         for index, (name, _) in enumerate(headers):
-            if name.lower() == self._header:
+            if name.lower() == header[1]:
                 allowance = self._allowance()
                 if allowance is not None:
                     headers[index] = (name, allowance.encode("ascii"))
