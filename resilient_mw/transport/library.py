@@ -99,4 +99,4 @@ def keeps_lines(module: Any) -> bool:
     request = module.Request("GET", "http://a/", headers={"B-c": "d"}, stream=module.ByteStream(b""))
     of_request = {"method", "url", "headers", "extensions", "stream"}
     kept = vars(request).keys() == of_request and vars(request.headers).keys() == {"_list", "_encoding"}
-    return kept and request.headers._list == [(b"B-c", b"b-c", b"d")]  # noqa: SLF001
+    return kept and bool(request.headers._list == [(b"B-c", b"b-c", b"d")])  # noqa: SLF001

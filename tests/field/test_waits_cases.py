@@ -165,7 +165,7 @@ def test_b76_threads_whose_wait_ends_as_the_slot_comes_back_lose_none(wire: Wire
                 wire.client.get(URL)
                 end = "sent"
             except CallRefused as error:
-                end = error.reason.value
+                end = str(error.reason)
             with counting:
                 ends[end] += 1
 
