@@ -246,19 +246,19 @@ def test_b77_of_five_hundred_waiters_four_hundred_leave_and_the_others_are_serve
 
 @every_wire
 def test_b77_who_cannot_be_served_in_time_is_told_when_his_time_is_over_and_not_later(wire: Wire) -> None:
-    dependency = prices(bulkhead=BulkheadPolicy(limit=1, max_wait=5.0), breaker=None, reserve=0.05)
+    dependency = prices(bulkhead=BulkheadPolicy(limit=1, max_wait=5.0), breaker=None, reserve=0.8)
     wire.open([dependency], wire.handler(lambda request: wire.lib.Response(200)))
     owner = owner_of(dependency)
     assert owner.state.take_slot()
     began = time.monotonic()
-    with current().within(0.2), pytest.raises(DeadlineExceeded) as caught:
+    with current().within(1.0), pytest.raises(DeadlineExceeded) as caught:
         wire.get(URL)
-    assert time.monotonic() - began < 0.2, "the reserve is the caller's"
+    assert time.monotonic() - began < 0.9, "the reserve is the caller's"
     assert getattr(caught.value, "phase", None) == "bulkhead"
     began = time.monotonic()
-    with current().within(0.05), pytest.raises(CallRefused) as refused:
+    with current().within(0.7), pytest.raises(CallRefused) as refused:
         wire.get(URL)
-    assert time.monotonic() - began < 0.04, "with less than the reserve there is nothing to wait for"
+    assert time.monotonic() - began < 0.6, "with less than the reserve there is nothing to wait for"
     assert refused.value.reason is Reason.INSUFFICIENT_BUDGET
     owner.state.give_slot()
     assert waiting(dependency) == 0
