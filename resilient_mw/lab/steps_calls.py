@@ -24,6 +24,15 @@ BARE: Mapping[str, Any] = {
     "smallest_budget": 0.0,
     "deadline_header": None,
     "trusted": False,
+    "exceptions": None,
+    "throttle": None,
+    "adaptive": None,
+    "idempotency_key": None,
+    "ownership": None,
+    "adaptive_timeout": None,
+    "groups": None,
+    "group_key": None,
+    "fallback": None,
 }
 """A dependency with every protection turned off."""
 

@@ -31,10 +31,14 @@ def broken(*_: object, **__: object) -> Any:
 
 
 class World:
-    """A policy on a clock that moves by hand, and both middlewares over it."""
+    """A policy on a clock that moves by hand, and both middlewares over it.
+
+    `failed` counts the failures of a part that the supervisor may ask as well, whose tick goes by the real clock.
+    """
 
     def __init__(self, **fields: Any) -> None:
         self.clock = ManualClock()
+        self.failed = 0
         self.policy = ServerPolicy(**fields)
         use_clock(self.policy, self.clock)
         self.guard: Guard = guard_of(self.policy)
@@ -78,7 +82,12 @@ def needed_dependency(_: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def readings(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.guard.overload._calls = CallReadings(())
-    monkeypatch.setattr(CallReadings, "read", broken)
+
+    def read(*_: object) -> Any:
+        world.failed += 1
+        return broken()
+
+    monkeypatch.setattr(CallReadings, "read", read)
 
 
 def nothing(_: World, __: pytest.MonkeyPatch) -> None:
@@ -116,7 +125,8 @@ async def test_requests_pass_whatever_part_breaks(
     assert lines == [f"{where} failed; what it was meant for went on without it"] * len(lines)
     # A trust function that raises was logged when the clock stood at 0, before the others were broken.
     assert len(lines) == (2 if where == "trusted_peers" else 3)
-    assert world.guard.listeners.errors - before == SECONDS
+    assert world.failed == 0 or world.failed >= SECONDS
+    assert world.guard.listeners.errors - before == (world.failed or SECONDS)
     assert all(each.slots == 0 for each in world.guard.snapshot().classes)
 
 

@@ -217,7 +217,7 @@ async def _dependency_unavailable(method: str, version: str) -> Refused_:
 
 
 def test_every_reason_has_a_way() -> None:
-    of_dependencies = {"circuit_open", "bulkhead_full"}  # of calls, which an application makes
+    of_dependencies = {"circuit_open", "bulkhead_full", "throttled"}  # of calls, which an application makes
     of_websockets = {"websocket_limit"}
     of_streams = {"stream_limit"}
     of_quotas = {"quota_exceeded", "quota_unknown"}  # tests/asgi/test_quotas.py

@@ -543,6 +543,8 @@ WALL_CLOCK = {
         "wall_clock_ns",
     ),  # windows of quotas, as in other processes
     ("resilient_mw/transport/exchange.py", "wall_clock"),  # a Retry-After date in an answer without a Date
+    ("resilient_mw/runtime/dependency_owner.py", "wall_clock"),  # the first half of an idempotency key
+    ("integrations/resilient_mw_integrations/opentelemetry.py", "wall_clock"),  # the end of a span
     ("resilient_mw/lab/command.py", "datetime.datetime.now"),  # the date on a report
 }
 
