@@ -3,6 +3,7 @@
 from resilient_mw.calls.adaptive import AdaptivePolicy
 from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.fallback import Fallback
+from resilient_mw.calls.hedge import HedgePolicy
 from resilient_mw.calls.key import IdempotencyKeys
 from resilient_mw.calls.ownership import RetryOwnership
 from resilient_mw.calls.throttle import ThrottlePolicy
@@ -12,6 +13,7 @@ __all__ = [
     "AdaptivePolicy",
     "BulkheadPolicy",
     "Fallback",
+    "HedgePolicy",
     "IdempotencyKeys",
     "RetryOwnership",
     "ThrottlePolicy",

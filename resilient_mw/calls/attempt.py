@@ -55,13 +55,14 @@ class Attempt:
         by_budget: whether the caller's budget ends it, and not a timeout of the dependency.
         cut: whether it was cut off: it would have taken longer, and nobody knows how long.
         cut_short: whether it had so little that its end by the budget says nothing about the dependency.
+        hedge: whether it was begun beside another one.
         lost: whether another attempt of its call was faster: what becomes of it says nothing.
         verdict: what its head says.
         outcome: the label of its head; empty: there is none yet.
     """
 
     __slots__ = (
-        "by_budget", "cut", "cut_short", "lost", "number", "outcome", "permit", "started_at", "until", "verdict",
+        "by_budget", "cut", "cut_short", "hedge", "lost", "number", "outcome", "permit", "started_at", "until", "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, permit: Permit | None, now: float, timeout: float) -> None:
@@ -72,6 +73,7 @@ class Attempt:
         self.by_budget = False
         self.cut = False
         self.cut_short = False
+        self.hedge = False
         self.lost = False
         self.verdict = OK
         self.outcome = ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from resilient_mw.calls.attempt import EARLY, USUAL, Attempt, Facts, Stage
-from resilient_mw.calls.breaker import Permit
+from resilient_mw.calls.breaker import BreakerState, Permit
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.events import Actions, Expire, Fail, Phase, Queue, Refuse, Start
+from resilient_mw.calls.hedge import HedgeRefusal
 from resilient_mw.calls.state import FAIR, DependencyState, RetryRefusal
 from resilient_mw.core.rejection import Reason
 
@@ -30,8 +31,9 @@ class Attempts:
     """
 
     __slots__ = (
-        "_deadline_at", "_delivered", "_flying", "_owned", "_price", "_queue_until", "_raised", "_replayable", "_reserved",
-        "_safe", "_stage", "_state", "_waited", "_waiter", "attempts", "facts", "group",
+        "_collides", "_deadline_at", "_delivered", "_due", "_flying", "_hedges", "_look_at", "_owned", "_price",
+        "_queue_until", "_raised", "_replayable", "_reserved", "_safe", "_stage", "_state", "_unhedged", "_waited", "_waiter",
+        "attempts", "facts", "group",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +62,103 @@ class Attempts:
         self._raised = 0
         self._queue_until = 0.0
         self._waiter: Waiter | None = None
+        self._hedges = 0
+        self._look_at = math.inf
+        self._collides = False
+        self._due: float | None = None
+
+    def allow_hedges(self, method: str, *, keyed: bool, insist: bool = False) -> None:
+        """Say that whoever drives this call can have several attempts under way. To be said before it begins.
+
+        Args:
+            method, keyed: as before.
+            insist: whether to do it although a layer above retries.
+        """
+        state = self._state
+        if state.hedging is None:
+            return
+        idempotent = method in state.hedged
+        self._hedges = state.hedging.policy.hedges
+        self._collides = keyed and not idempotent
+        self._unhedged: HedgeRefusal | None = None
+        if not (idempotent or keyed):
+            self._unhedged = HedgeRefusal.UNSAFE
+        elif not self._replayable:
+            self._unhedged = HedgeRefusal.BODY
+        elif self._owned and not insist:
+            self._unhedged = HedgeRefusal.NOT_OWNER
+
+    def next_wakeup(self) -> float:
+        """Return the instant at which to `wake` the call; inf: there is no need to."""
+        return self._look_at if self._stage is Stage.ATTEMPT else math.inf
+
+    def wake(self, now: float) -> Actions:
+        """Look whether it is time for a hedge. Harmless at any time."""
+        state = self._state
+        if state.hedging is None or now < self.next_wakeup() - EARLY:
+            return ()
+        self._look_at = math.inf
+        left = self._deadline_at - now - state.reserve
+        taken = self._take(now, left)
+        if isinstance(taken, HedgeRefusal):
+            state.hedging.refuse(taken)
+            return ()
+        self._hedges -= 1
+        state.hedging.made += 1
+        return (self._start(now, left, taken, hedge=True),)
+
+    def _take(self, now: float, left: float) -> HedgeRefusal | Permit | None:
+        """Take what a hedge needs, and wait for nothing: return its permit, None without a breaker, or what is missing."""
+        state, breaker = self._state, self.group.breaker
+        if left < max(state.typical(), state.least):
+            return HedgeRefusal.DEADLINE
+        if breaker is not None:
+            breaker.notice(now)
+            if breaker.state is not BreakerState.CLOSED:
+                return HedgeRefusal.CIRCUIT_OPEN
+        if state.throttle is not None and state.throttles(now, breaker):
+            return HedgeRefusal.THROTTLED
+        if not state.take_slot():
+            return HedgeRefusal.BULKHEAD_FULL
+        if state.budget is not None and not state.budget.reserve(now, now):
+            state.give_slot()
+            return HedgeRefusal.BUDGET
+        permit = None if breaker is None else breaker.ask(now)
+        if breaker is None or permit is not None:
+            return permit
+        state.give_slot()
+        if state.budget is not None:
+            state.budget.give_back(now)
+        return HedgeRefusal.CIRCUIT_OPEN
+
+    def _plan(self, now: float, until: float) -> float:
+        """Return when to look whether an attempt that begins now is to be hedged; inf: never."""
+        hedging = self._state.hedging
+        self._look_at, self._due = math.inf, None
+        delay = None if hedging is None else hedging.delay(self.group.heads, now)
+        if delay is None:
+            if hedging is not None and self._unhedged is None:
+                hedging.refuse(HedgeRefusal.SAMPLES)
+        elif now + delay < until:
+            if self._unhedged is None:
+                self._look_at = now + delay
+            else:
+                self._due = now + delay
+        return self._look_at
+
+    def _missed(self, now: float) -> None:
+        """Count a hedge that this call could not have, now that an attempt is over that it was due for."""
+        due, self._due = self._due, None
+        hedging = self._state.hedging
+        if due is not None and now >= due and hedging is not None and self._unhedged is not None:
+            hedging.refuse(self._unhedged)
+
+    def _answered(self, now: float, attempt: Attempt, *, failed: bool | None) -> None:
+        """Learn from the head of an attempt when to hedge others."""
+        heads = self.group.heads
+        if heads is not None and failed is False:
+            heads.add(now, now - attempt.started_at)
+        self._missed(now)
 
     @property
     def deadline_at(self) -> float:
@@ -133,7 +232,7 @@ class Attempts:
         waiter, self._waiter = self._waiter, None
         return waiter is not None and self._state.line is not None and self._state.line.leave(waiter)
 
-    def _start(self, now: float, left: float, permit: Permit | None) -> Start:
+    def _start(self, now: float, left: float, permit: Permit | None, *, hedge: bool = False) -> Start:
         """Begin an attempt that has its slot and its permit."""
         state = self._state
         self.attempts = number = self.attempts + 1
@@ -143,8 +242,12 @@ class Attempts:
         attempt.by_budget = left < limit
         attempt.cut_short = left < min(state.fair, FAIR * limit)
         self._flying = (*self._flying, attempt) if self._flying else (attempt,)
-        state.attempt_begins(self, now, left, retry=number > 1)
-        return Start(number, timeout, min(timeout, state.connect_timeout))
+        attempt.hedge = hedge
+        state.attempt_begins(self, now, left, retry=number > 1, hedge=hedge)
+        connect_timeout = min(timeout, state.connect_timeout)
+        if self._hedges:
+            return Start(number, timeout, connect_timeout, self._plan(now, attempt.until))
+        return Start(number, timeout, connect_timeout)
 
     def _under_way(self, number: int) -> Attempt:
         for attempt in self._flying:

@@ -29,6 +29,8 @@ from resilient_mw.calls.events import (
 from resilient_mw.calls.retry import Tried, retry_delay
 
 FIRST = (DELIVER,)
+CONFLICT = 409
+"""What a dependency answers that is still at work on a request with the same key."""
 
 
 class Call(Attempts):
@@ -65,10 +67,12 @@ class Call(Attempts):
             return (Discard(number),)
         attempt.verdict = verdict = classify_head(head, self._state.failures)
         attempt.outcome = self._state.answered(attempt, head)
+        if self._state.hedging is not None:
+            self._answered(now, attempt, failed=verdict.failed)
         if verdict.failed:
             # Told before the end of the body: a retry of this very call has to know that the circuit has opened.
             attempt.judge(now, self.group.breaker, failed=True)
-        if not verdict.passing:
+        if not verdict.passing and not (head.status == CONFLICT and self._collides and len(self._flying) > 1):
             return self._deliver(attempt)
         if len(self._flying) > 1:
             self._settle(now, attempt, verdict.failed, attempt.outcome)
@@ -89,6 +93,8 @@ class Call(Attempts):
         expired = attempt.expired(now, failure)
         verdict = classify_failure(failure, cut_short=expired and attempt.cut_short)
         self._raised = number
+        if self._due is not None:
+            self._missed(now)
         self._settle(now, attempt, verdict.failed, "timeout" if failure.timed_out else "error")
         if self._flying:
             return ()
@@ -149,6 +155,8 @@ class Call(Attempts):
     def _deliver(self, attempt: Attempt) -> Actions:
         self._stage = Stage.BODY
         self._delivered = attempt
+        if attempt.hedge and self._state.hedging is not None:
+            self._state.hedging.won += 1
         if len(self._flying) == 1:
             self._flying = ()
             return FIRST if attempt.number == 1 else (Deliver(attempt.number),)

@@ -15,6 +15,7 @@ from resilient_mw.calls.fallback import Fallback
 from resilient_mw.calls.fields import CallFields, prepare_fields
 from resilient_mw.calls.groups import GroupRules, KeyOf
 from resilient_mw.calls.guarded import Exceptions
+from resilient_mw.calls.hedge import HedgePolicy
 from resilient_mw.calls.key import IdempotencyKeys
 from resilient_mw.calls.match import MatchRule, Target, parse_rule
 from resilient_mw.calls.ownership import RetryOwnership
@@ -67,6 +68,7 @@ class Dependency:
             `{"search": "GET /search/*"}`.
         group_key: `host`, or a function of method and target: a group for each key; asked where no named group matches.
         fallback: what is answered instead of an error; None: nothing.
+        hedge: when an attempt that takes long gets a second one beside it; None: never.
 
     Raises:
         ValueError: naming the field, the value and the allowed range.
@@ -98,6 +100,7 @@ class Dependency:
     grouping: GroupRules | None = field(default=None, init=False, repr=False)
     """What the two fields before mean; None: no route groups."""
     fallback: Fallback | None = field(default=None, kw_only=True)
+    hedge: HedgePolicy | None = field(default=None, kw_only=True)
     rules: tuple[MatchRule, ...] = field(init=False, repr=False)
     owner: list[CircuitOwner] = field(default_factory=list, init=False, repr=False)
     """Holds the one owner of this dependency's state and lock."""

@@ -11,6 +11,7 @@ from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.fallback import Fallback
 from resilient_mw.calls.guarded import check_exceptions
+from resilient_mw.calls.hedge import HedgePolicy
 from resilient_mw.calls.key import IdempotencyKeys
 from resilient_mw.calls.ownership import RetryOwnership
 from resilient_mw.calls.throttle import ThrottlePolicy
@@ -80,6 +81,11 @@ def check_types(dependency: Dependency) -> None:
             dependency.adaptive_timeout is None or isinstance(dependency.adaptive_timeout, TimeoutPolicy),
             "a TimeoutPolicy or None",
         ),
+        (
+            "hedge",
+            dependency.hedge is None or isinstance(dependency.hedge, HedgePolicy),
+            "a HedgePolicy or None",
+        ),
     )
     for name, right, allowed in checks:
         if not right:
@@ -136,8 +142,24 @@ def warnings_of(dependency: Dependency) -> Iterator[str]:
             "throttle hears of timeouts and lost connections alone: trusted=False means that its refusals are not "
             "believed. Trust it, or leave the throttle out"
         )
+    yield from _hedge_warnings(dependency)
     for rule in dependency.rules:
         if rule.path == "/" and not rule.below:
             yield (
                 f"match={rule.pattern!r} means the path '/' alone. Write {rule.pattern + '*'!r} for all paths below it"
             )
+
+
+def _hedge_warnings(dependency: Dependency) -> Iterator[str]:
+    hedge, timeout, retry = dependency.hedge, dependency.timeout, dependency.retry
+    if hedge is None:
+        return
+    if hedge.delay is not None and timeout is not None and hedge.delay >= timeout:
+        yield f"hedge has no effect: its delay, {hedge.delay:g}, is not below the timeout, {timeout:g}. Take a shorter delay"
+    if dependency.most_attempts == 1:
+        yield "hedge has no effect: the bulkhead lets one attempt through at a time. Give it room for two"
+    if retry is not None and retry.budget_ratio is None:
+        yield (
+            "hedge has no budget: RetryPolicy(budget_ratio=None) lets hedges double the load of a dependency that becomes "
+            "slow. Set a budget_ratio"
+        )

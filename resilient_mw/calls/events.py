@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -81,11 +82,14 @@ class Start(NamedTuple):
         number: 1 for the first one.
         timeout: seconds that the whole attempt may take, its body included; inf: no bound.
         connect_timeout: seconds for name resolution, connecting and TLS.
+        look_at: the instant at which to `wake` the call if the attempt is still under way; inf: there is no need to. Only
+            then other attempts may come beside it.
     """
 
     number: int
     timeout: float
     connect_timeout: float
+    look_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import math
 from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.calls.groups import OTHERS, GroupState, GroupStates
 from resilient_mw.calls.state import DependencyState
-from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
+from resilient_mw.core.call_snapshot import GroupSnapshot, HedgeSnapshot, KeyedSnapshot
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.snapshot import Histogram
 
@@ -37,6 +37,7 @@ def dependency_snapshot(name: str, state: DependencyState, now: float = 0.0) -> 
         circuit=None if breaker is None else breaker.figures(),
         fallbacks=dict(state.fallbacks),
         watch_errors=state.watch_errors,
+        hedges=_hedges(now, state),
     )
 
 
@@ -63,6 +64,14 @@ def _keyed(groups: GroupStates | None) -> KeyedSnapshot | None:
     breakers = [state.breaker for state in groups.keyed()]
     opened = sum(breaker is not None and breaker.state is not BreakerState.CLOSED for breaker in breakers)
     return KeyedSnapshot(len(groups), opened, groups.evicted, groups.shared)
+
+
+def _hedges(now: float, state: DependencyState) -> HedgeSnapshot | None:
+    hedging = state.hedging
+    if hedging is None:
+        return None
+    refused = {refusal.value: count for refusal, count in hedging.refused.items()}
+    return HedgeSnapshot(hedging.made, hedging.won, refused, hedging.delay(state.group.heads, now))
 
 
 def _copy(histogram: Histogram) -> Histogram:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resilient_mw.calls.breaker import Breaker, BreakerState
+from resilient_mw.calls.latency import LatencyModel
 from resilient_mw.calls.match import Target
 from resilient_mw.calls.timeout import AdaptiveTimeout
 from resilient_mw.core.checks import require_function, require_name
@@ -164,15 +165,19 @@ class GroupState:
     Attributes:
         breaker: None: there is none.
         timeout: the measured timeout; None: only the fixed one.
+        heads: the times until the response head, for hedges; None: they are not needed.
         under_way: attempts under way.
         used: the instant of the last use.
     """
 
-    __slots__ = ("breaker", "timeout", "under_way", "used")
+    __slots__ = ("breaker", "heads", "timeout", "under_way", "used")
 
-    def __init__(self, breaker: Breaker | None, timeout: AdaptiveTimeout | None) -> None:
+    def __init__(
+        self, breaker: Breaker | None, timeout: AdaptiveTimeout | None, heads: LatencyModel | None = None
+    ) -> None:
         self.breaker = breaker
         self.timeout = timeout
+        self.heads = heads
         self.under_way = 0
         self.used = -math.inf
 

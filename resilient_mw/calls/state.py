@@ -20,6 +20,7 @@ from resilient_mw.calls.config import FAILURE_STATUSES, IDEMPOTENT
 from resilient_mw.calls.events import Head, Phase
 from resilient_mw.calls.fallback import LastGood
 from resilient_mw.calls.groups import Group, GroupState, GroupStates
+from resilient_mw.calls.hedge import Hedging
 from resilient_mw.calls.throttle import Throttle
 from resilient_mw.calls.timeout import AdaptiveTimeout
 from resilient_mw.core.rejection import Reason
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from resilient_mw.calls.dependency import Dependency
 
 
+HEDGES_ALONE = 0.1
+"""Hedges per call of a dependency without retries: the default of their budget."""
 FAIR = 0.9
 """The share of its usual time that a dependency must have had to be blamed for not answering in it."""
 
@@ -77,6 +80,7 @@ class DependencyState:
         breaker, retry, budget, throttle, adaptive: None where the dependency has none.
         failures: statuses that count against the dependency.
         repeatable: methods that may be repeated although the dependency may have acted.
+        hedging: None: there are no hedges; hedged: methods that may be repeated before they have failed.
         reserve: seconds of a caller's budget that are kept back.
         least: seconds below which no attempt is made; above 0.
         timeout, connect_timeout: seconds; inf: no bound.
@@ -90,11 +94,14 @@ class DependencyState:
     def __init__(self, dependency: Dependency, random: Random) -> None:
         self.timeout = math.inf if dependency.timeout is None else dependency.timeout
 
+        self.hedging = None if dependency.hedge is None else Hedging(dependency.hedge, self.timeout)
+
         def make() -> GroupState:
             breaker, adaptive = dependency.breaker, dependency.adaptive_timeout
             return GroupState(
                 None if breaker is None else Breaker(breaker, random, dependency.timeout or 0.0),
                 None if adaptive is None else AdaptiveTimeout(adaptive, self.timeout),
+                None if self.hedging is None else self.hedging.model(),
             )
 
         self.group = make()
@@ -104,10 +111,13 @@ class DependencyState:
         self.budget: RetryBudget | None = None
         if self.retry is not None and self.retry.budget_ratio is not None:
             self.budget = RetryBudget(self.retry.budget_ratio, self.retry.budget_per_second)
+        elif self.retry is None and self.hedging is not None:
+            self.budget = RetryBudget(HEDGES_ALONE, 1.0)
         self.failures: Collection[int] = (
             FAILURE_STATUSES if dependency.breaker is None else dependency.breaker.failure_statuses
         )
         self.repeatable = IDEMPOTENT if self.retry is None else self.retry.repeatable
+        self.hedged = self.repeatable & IDEMPOTENT
         self.reserve = dependency.reserve
         self.least = max(dependency.smallest_budget, math.ulp(0.0))
         self.connect_timeout = math.inf if dependency.connect_timeout is None else dependency.connect_timeout
@@ -211,13 +221,15 @@ class DependencyState:
         self.calls += 1
         return self.group if group is None or self.groups is None else self.groups.at(now, group)
 
-    def attempt_begins(self, call: Attempts, now: float, left: float, *, retry: bool) -> None:
+    def attempt_begins(
+        self, call: Attempts, now: float, left: float, *, retry: bool, hedge: bool = False
+    ) -> None:
         """Count an attempt; `left` is the caller's budget, in seconds.
 
         Only a call that was sent gives the retry budget its share: those that an open circuit refuses are no traffic.
         """
         if retry:
-            self.retries += 1
+            self.retries += not hedge
         elif self.budget is not None:
             self.budget.call(now)
         call.group.under_way += 1
@@ -252,6 +264,8 @@ class DependencyState:
         if group.timeout is not None:
             cut = attempt.cut or outcome in CUT
             group.timeout.told(now, now - attempt.started_at, failed=failed, cut=cut)
+        if group.heads is not None and not attempt.outcome and (attempt.cut or outcome in CUT):
+            group.heads.censored(now, now - attempt.started_at)
         if failed:
             self.bad += 1
         elif failed is not None:

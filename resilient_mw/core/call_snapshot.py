@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -35,3 +36,19 @@ class KeyedSnapshot:
     open: int
     evicted: int
     shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeSnapshot:
+    """Hedges: attempts beside others that take long.
+
+    Attributes:
+        made, won: how many, and those of them whose answer was delivered.
+        refused: those that were due and not made, by reason.
+        delay: seconds after which an attempt is hedged at the moment, outside the route groups; None: not known yet.
+    """
+
+    made: int
+    won: int
+    refused: Mapping[str, int]
+    delay: float | None

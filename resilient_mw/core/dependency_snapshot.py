@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
+from resilient_mw.core.call_snapshot import GroupSnapshot, HedgeSnapshot, KeyedSnapshot
 from resilient_mw.core.circuit_snapshot import CircuitFigures
 from resilient_mw.core.snapshot import Histogram, Transition
 
@@ -17,8 +17,8 @@ class DependencySnapshot:
     Attributes:
         dependency, calls: its name, and logical calls.
         attempts: ended attempts by outcome: `2xx` to `5xx`, `error`, `timeout`, `body` (cut off in the body),
-            `cancelled`.
-        retries: attempts after the first one of a call.
+            `cancelled`, `lost` (another attempt of its call was faster).
+        retries: attempts after the first one of a call, hedges excepted.
         refused, retries_refused: attempts that were refused here, and retries that were not made, by reason.
         expired: calls whose deadline passed, by phase.
         in_use, bulkhead: attempts under way, bodies included; the most of them at once, None: no bound.
@@ -30,6 +30,7 @@ class DependencySnapshot:
         circuit: more of the circuit; None: there is none.
         fallbacks: what was answered instead of an error: `stale`, `function`, `value`; `failed`: a function that broke.
         watch_errors: errors of those who watch calls, such as a tracer.
+        hedges: second attempts beside slow ones; None: there are none.
     """
 
     dependency: str
@@ -52,3 +53,4 @@ class DependencySnapshot:
     circuit: CircuitFigures | None = None
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     watch_errors: int = 0
+    hedges: HedgeSnapshot | None = None

@@ -8,7 +8,18 @@ from functools import partial
 
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
-from resilient_mw.calls.events import Action, Actions, Deliver, Discard, Failure, Head, Queue, Start, Wait
+from resilient_mw.calls.events import (
+    Action,
+    Actions,
+    Cancel,
+    Deliver,
+    Discard,
+    Failure,
+    Head,
+    Queue,
+    Start,
+    Wait,
+)
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.simulation.engine import Engine, Timer
 from resilient_mw.simulation.remote import Exchange, RemoteService
@@ -63,6 +74,7 @@ class Caller:
             keyed=keyed,
             owned=owned,
         )
+        call.allow_hedges(method, keyed=keyed)
         return OutgoingCall(self, call, ended)
 
     def wake(self) -> None:
@@ -90,8 +102,9 @@ class OutgoingCall:
     __slots__ = (
         "_caller",
         "_ended",
-        "_exchange",
+        "_exchanges",
         "_head",
+        "_look",
         "_timer",
         "_waiter",
         "answer",
@@ -113,7 +126,8 @@ class OutgoingCall:
         self.over = False
         self._caller = caller
         self._ended = ended
-        self._exchange: Exchange | None = None
+        self._exchanges: dict[int, Exchange] = {}
+        self._look: Timer | None = None
         self._head: Head | None = None
         self._timer: Timer | None = None
         self._waiter: Waiter | None = None
@@ -129,17 +143,23 @@ class OutgoingCall:
         self._caller.wake()
         if self._timer is not None:
             self._caller.engine.cancel(self._timer)
-        self._close()
+        for number in tuple(self._exchanges):
+            self._close(number)
 
     def _obey(self, actions: Actions) -> None:
         caller = self._caller
         for action in actions:
             match action:
-                case Discard():
-                    self._close()
+                case Discard(number):
+                    self._close(number)
+                case Cancel(number):
+                    self._close(number)
+                    self.machine.lost(caller.engine.now, number)
                 case Start():
                     self.starts.append((caller.engine.now, action))
-                    self._exchange = caller.remote.attempt(action, partial(self._told, action.number))
+                    told = partial(self._told, action.number)
+                    self._exchanges[action.number] = caller.remote.attempt(action, told)
+                    self._look_again()
                 case Wait(until):
                     at = until + caller.late()
                     self._timer = caller.engine.at(at, partial(self._resume, until, at))
@@ -147,11 +167,10 @@ class OutgoingCall:
                     waiter.wake = partial(self._woken, waiter)
                     self._timer = caller.engine.at(until, partial(self._queued, waiter))
                     self._waiter = waiter
-                case Deliver():
+                case Deliver(number):
                     self.outcome = action
                     self.answer = self._head
-                    if self._exchange is not None:
-                        self._exchange.read(self._read)
+                    self._exchanges[number].read(partial(self._read, number))
                 case _:
                     self.outcome = action
                     self._end()
@@ -174,7 +193,7 @@ class OutgoingCall:
             self._head = outcome
             self._obey(self.machine.head(now, number, outcome))
         else:
-            self._exchange = None
+            self._exchanges.pop(number, None)
             self._obey(self.machine.failed(now, number, outcome))
 
     def _resume(self, until: float, at: float) -> None:
@@ -186,15 +205,25 @@ class OutgoingCall:
     def _woken(self, waiter: Waiter) -> None:
         self._caller.engine.after(0.0, partial(self._queued, waiter))
 
-    def _read(self, failure: Failure | None) -> None:
-        self._exchange = None
+    def _look_again(self) -> None:
+        if self._look is not None:
+            self._caller.engine.cancel(self._look)
+        at = self.machine.next_wakeup()
+        self._look = None if at == math.inf else self._caller.engine.at(at, self._wake)
+
+    def _wake(self) -> None:
+        self._look = None
+        self._obey(self.machine.wake(self._caller.engine.now))
+
+    def _read(self, number: int, failure: Failure | None) -> None:
+        self._exchanges.pop(number, None)
         for action in self.machine.end(self._caller.engine.now, failure):
             self.outcome = action
         self._caller.wake()
         self._end()
 
-    def _close(self) -> None:
-        exchange, self._exchange = self._exchange, None
+    def _close(self, number: int) -> None:
+        exchange = self._exchanges.pop(number, None)
         if exchange is not None:
             exchange.close()
 

@@ -8,6 +8,7 @@ dependency that is well again must be called again.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -23,8 +24,10 @@ from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Refuse, Start
+from resilient_mw.calls.hedge import HedgePolicy, HedgeRefusal
 from resilient_mw.calls.state import DependencyState, RetryRefusal
 from resilient_mw.calls.throttle import ThrottlePolicy
+from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.simulation import (
     Bimodal,
     Caller,
@@ -42,6 +45,12 @@ from tests.calls.desk import PROFILE
 
 SCHEDULES = {"long": 20_000, "faults": 200}.get(PROFILE, 1_000)
 
+HEDGES = [
+    HedgePolicy(delay=0.1),
+    HedgePolicy(delay=0.05, hedges=3),
+    HedgePolicy(quantile=0.5, minimum_samples=2, hedges=2),
+    HedgePolicy(quantile=0.9, minimum_samples=10),
+]
 CALLS_FOR, HEALED_AT, ENDS_AT = 30.0, 40.0, 80.0
 """Instants: calls are made up to the first; from the second on the dependency is well; by the third all is over."""
 
@@ -76,7 +85,9 @@ class Schedule:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.engine = Engine()
-        self.dependency = _dependency(random)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResilienceWarning)  # Of hedges that lack room or a budget.
+            self.dependency = _dependency(random)
         self.state = DependencyState(self.dependency, Random(seed + 1))
         plant = Workers(random.choice([2, 4, 16]), stoppable=random.random() < 0.7).build(self.engine, random)
         self.remote = Watched(self.engine, plant, _conditions(random), random)
@@ -135,8 +146,10 @@ class Schedule:
 
     def _check_call(self, call: OutgoingCall, deadline_at: float) -> None:
         policy, reserve = self.dependency.retry, self.dependency.reserve
+        hedges = 0 if self.dependency.hedge is None else self.dependency.hedge.hedges
         assert call.over, "a call never ended"
-        assert len(call.starts) <= (1 if policy is None else policy.attempts)
+        assert call.machine._flying == (), "an attempt never ended"
+        assert len(call.starts) <= (1 if policy is None else policy.attempts) + hedges
         assert [start.number for _, start in call.starts] == list(range(1, len(call.starts) + 1))
         timeouts = [start.timeout for _, start in call.starts]
         assert timeouts == sorted(timeouts, reverse=True), "the budget grew"
@@ -144,19 +157,23 @@ class Schedule:
             assert 0 < start.timeout <= deadline_at - at - reserve
             assert start.connect_timeout <= start.timeout
         for (_, start), (again_at, _) in pairwise(call.starts):
+            if hedges:
+                continue  # An attempt need not follow from the one before.
             at, head = self.remote.heads.get(id(start), (0.0, None))
             if head is not None and head.retry_after is not None:
                 assert again_at >= at + head.retry_after, "Retry-After was shortened"
 
     def _check_retries(self) -> None:
         policy = self.dependency.retry
+        if policy is None and self.dependency.hedge is not None:
+            policy = RetryPolicy()  # Whose budget hedges without retries get.
         if policy is None or policy.budget_ratio is None:
             return
         begun = [at for call, _ in self.calls for at, start in call.starts if start.number > 1]
         late = [at for call, _ in self.calls for at in call.late]
         for end in set(begun) - set(late):
             inside = _within(end, begun) - _within(end, late)
-            calls = _within(end, [call.begun_at for call, _ in self.calls if call.starts])
+            calls = _within(end, [call.starts[0][0] for call, _ in self.calls if call.starts])
             assert inside <= policy.budget_ratio * calls + policy.budget_per_second * WINDOW
         assert self.state.budget is not None
         kept = self.state.budget._retries
@@ -170,6 +187,11 @@ class Schedule:
             seen.update(
                 {f"{before} to {after}": n for (before, after), n in self.state.breaker.counts.items()}
             )
+        if self.state.hedging is not None:
+            seen.update({f"hedge refused: {reason}": n for reason, n in self.state.hedging.refused.items()})
+            seen["hedges"] += self.state.hedging.made
+            seen["hedges won"] += self.state.hedging.won
+            seen["lost"] += self.state.attempts.get("lost", 0)
         seen["retries"] += self.state.retries
         seen["late retries"] += sum(len(call.late) for call, _ in self.calls)
         return seen
@@ -232,6 +254,7 @@ def _dependency(random: Random) -> Dependency:
         bulkhead=bulkhead,
         throttle=random.choice([None, throttle]),
         adaptive=random.choice([None, adaptive]),
+        hedge=random.choice([None, *HEDGES]),
         reserve=random.choice([0.0, 0.01, 0.1]),
         smallest_budget=random.choice([0.0, 0.005, 0.05]),
     )
@@ -288,5 +311,6 @@ EVERYTHING = {
     "refused: circuit_open after an attempt", "refused: bulkhead_full after an attempt",
     "refused: throttled", "refused: throttled after an attempt",
     *(f"retry refused: {reason.value}" for reason in RetryRefusal),
+    *(f"hedge refused: {reason.value}" for reason in HedgeRefusal), "hedges", "hedges won", "lost",
     "closed to open", "open to half_open", "half_open to open", "half_open to closed", "retries", "late retries",
 }  # fmt: skip
