@@ -244,6 +244,13 @@ class Breaker:
         self._open_time.reset()
         self._ramp.stop()
 
+    def begin_like(self, other: Breaker) -> None:
+        """Begin held by hand, if another one is, and tell of its changes where that one does."""
+        self.untold = other.untold
+        self.held = other.held
+        if other.held and other.state is BreakerState.OPEN:
+            self.state, self._open_until = BreakerState.OPEN, math.inf
+
     def _change(self, now: float, after: BreakerState) -> None:
         before = self.state
         transition = Transition(now, before.value, after.value)

@@ -18,6 +18,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from resilient_mw.calls.breaker import Breaker, BreakerState
@@ -224,6 +225,10 @@ class GroupStates:
     def keyed(self) -> Iterator[GroupState]:
         """Iterate over the keyed states, the one used longest ago first."""
         return iter(self._keyed.values())
+
+    def all(self) -> Iterator[GroupState]:
+        """Iterate over the states of all groups."""
+        return chain(self.named.values(), self.keyed(), (self.overflow,))
 
     def at(self, now: float, group: Group) -> GroupState:
         """Return the state of a group, made on first use."""

@@ -104,9 +104,17 @@ class DependencyState:
                 None if self.hedging is None else self.hedging.model(),
             )
 
+        def make_group() -> GroupState:
+            group = make()
+            if group.breaker is not None and self.breaker is not None:
+                group.breaker.begin_like(self.breaker)
+            return group
+
         self.group = make()
-        self.groups = None if dependency.grouping is None else GroupStates(dependency.grouping.names, make)
         self.breaker = self.group.breaker
+        self.groups = (
+            None if dependency.grouping is None else GroupStates(dependency.grouping.names, make_group)
+        )
         self.retry = dependency.retry
         self.budget: RetryBudget | None = None
         if self.retry is not None and self.retry.budget_ratio is not None:
@@ -150,6 +158,11 @@ class DependencyState:
             self.adaptive = AdaptiveLimit(dependency.adaptive, self.bulkhead)
         self._random = random
         self._typical = RunningMedian()
+
+    def breakers(self) -> list[Breaker]:
+        """Return the breakers of the dependency and of its route groups."""
+        states = [self.group] if self.groups is None else [self.group, *self.groups.all()]
+        return [state.breaker for state in states if state.breaker is not None]
 
     @property
     def most(self) -> int | None:

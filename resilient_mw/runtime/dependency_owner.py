@@ -184,17 +184,18 @@ class DependencyOwner:
         return snapshot
 
     def by_hand(self, hand: Hand) -> None:
-        """Open, close or reset the circuit.
+        """Open, close or reset the circuit, and those of its route groups.
 
         Raises:
             RuntimeError: the dependency has no breaker.
         """
-        breaker = self.state.breaker
-        if breaker is None:
+        if self.state.breaker is None:
             raise RuntimeError(f"Dependency({self.dependency.name!r}) has no circuit: breaker is None")
         with self._lock:
             self._clear_up()
-            getattr(breaker, hand)(self.clock.now())
+            now = self.clock.now()
+            for breaker in self.state.breakers():
+                getattr(breaker, hand)(now)
         self._tell_and_wake()
 
     def _tell(self) -> None:
