@@ -95,7 +95,7 @@ FAULTS = (
         ALONE + "a_listener_may_call_through_the_breaker_and_a_broken_one_changes_nothing", HAND + "listeners_hear_of_each_change_outside_the_lock",
     )),
     Fault("listener_told_by_nobody", OWNER,
-        "        if self._untold:\n            self._tell()\n        self._wake()", "        self._wake()",
+        "        if self._untold:\n            self._tell()\n\n    def _wake(", "\n    def _wake(",
         (HAND + "listeners_hear_of_each_change_outside_the_lock",)),
     Fault("snapshot_blind_to_a_hang", OWNER, "                breaker.notice(now)\n", "                pass\n", (
         HAND + "a_snapshot_sees_calls_that_hang",

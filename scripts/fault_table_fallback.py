@@ -45,7 +45,7 @@ FAULTS = (
         PURE,
         "len(self._kept) > self._policy.entries or self.size > self._policy.max_bytes",
         "len(self._kept) > self._policy.entries",
-        (KEPT + "test_the_bounds_hold_whatever_is_kept",),
+        (KEPT + "test_many_small_answers_are_bounded_by_their_bytes",),
     ),
     Fault(
         "fallback_bytes_leak",

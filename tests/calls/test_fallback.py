@@ -130,6 +130,16 @@ def test_the_bounds_hold_whatever_is_kept(steps: list[tuple[int, int, bool]], en
         assert all(sizes[key] <= 128 for key in alive)
 
 
+def test_many_small_answers_are_bounded_by_their_bytes() -> None:
+    store = LastGood(Fallback(stale_for=1, entries=1000, max_bytes=1024))
+    for key in range(20):
+        store.keep(key, Kept("x", 0, 100))
+        assert store.size <= 1024
+    assert len(store) == 10
+    assert store.find(10, 0) is not None
+    assert store.find(9, 0) is None
+
+
 def test_the_least_recently_used_one_goes_first() -> None:
     store = LastGood(Fallback(stale_for=1, entries=2))
     store.keep("a", Kept("a", 0))

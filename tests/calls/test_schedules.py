@@ -43,7 +43,7 @@ from resilient_mw.simulation import (
 )
 from tests.calls.desk import PROFILE
 
-SCHEDULES = {"long": 20_000, "faults": 200}.get(PROFILE, 1_000)
+SCHEDULES = {"long": 20_000, "faults": 300}.get(PROFILE, 1_000)
 
 HEDGES = [
     HedgePolicy(delay=0.1),
