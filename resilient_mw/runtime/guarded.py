@@ -29,7 +29,7 @@ from resilient_mw.runtime import drive_async, drive_sync
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
 from resilient_mw.runtime.fallbacks import NOTHING, ends_at, kept_value
-from resilient_mw.runtime.guarded_errors import DOING, CallExpired
+from resilient_mw.runtime.guarded_errors import CallExpired, expired_message
 from resilient_mw.runtime.slot_waits import pause_task, pause_thread
 from resilient_mw.runtime.watched import watched
 from resilient_mw.runtime.within import Within
@@ -206,13 +206,8 @@ class Run:
     def _raised(self, action: Action, error: Exception | None) -> Exception:
         name = self._owner.dependency.name
         if isinstance(action, Expire):
-            return CallExpired(
-                f"the deadline passed in attempt {self.call.attempts} at {name!r}, "
-                f"{DOING.get(action.phase, action.phase.value)}. The caller's budget ended the call, not a timeout of the "
-                "dependency: give it more time (a larger deadline, or budget()), or ask for less",
-                action.phase,
-                name,
-            )
+            message = expired_message(name, action.phase, self.call.attempts)
+            return CallExpired(message, action.phase, name)
         if isinstance(action, Refuse):
             made = (
                 f"{action.attempts} attempt(s) were made before" if action.attempts else "It was not called"

@@ -24,3 +24,12 @@ class CallExpired(DeadlineExceeded):
         super().__init__(message)
         self.phase = phase
         self.dependency = dependency
+
+
+def expired_message(dependency: str, phase: Phase, attempts: int) -> str:
+    """Return what to say when the deadline passed."""
+    where = f"in attempt {attempts}" if attempts else "before the first attempt"
+    return (
+        f"the deadline passed {where} at {dependency!r}, {DOING.get(phase, phase.value)}. The caller's budget ended the "
+        "call, not a timeout of the dependency: give it more time (a larger deadline, or budget()), or ask for less"
+    )

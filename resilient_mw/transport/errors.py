@@ -36,7 +36,8 @@ class Expired(DeadlineExceeded):
     """The deadline passed before the call was over.
 
     Attributes:
-        phase: where the call was: `pool`, `dns`, `connect`, `tls`, `write`, `head`, `body` or `backoff`.
+        phase: where the call was: `pool`, `dns`, `connect`, `tls`, `write`, `head`, `body`, `backoff` or
+            `bulkhead`.
         dependency: the name of the dependency.
     """
 
@@ -63,8 +64,9 @@ __all__ = ["Closed", "Expired", "Refused", "closed_message", "expired_message", 
 
 def expired_message(dependency: Dependency, phase: Phase, attempts: int) -> str:
     """Return what to say when the deadline passed."""
+    where = f"in attempt {attempts}" if attempts else "before the first attempt"
     return (
-        f"the deadline passed in attempt {attempts} at {dependency.name!r}, {DOING[phase]}. The caller's budget ended the "
+        f"the deadline passed {where} at {dependency.name!r}, {DOING[phase]}. The caller's budget ended the "
         "call, not a timeout of the dependency: give it more time (a larger deadline, or budget()), or ask for less"
     )
 
@@ -73,11 +75,11 @@ def refused_message(dependency: Dependency, action: Refuse) -> str:
     """Return what to say when a call was refused on this side of the wire."""
     name = f"the dependency {dependency.name!r}"
     if action.reason is Reason.CIRCUIT_OPEN:
-        when = f"Next trial in {action.retry_in:.1f} s" if action.retry_in else "All its trials are under way"
-        text = (
-            f"{name} is not asked at the moment: too many of its last answers were failures. {when}. Answer without it, "
-            "or change Dependency(breaker=...)"
-        )
+        if action.retry_in:
+            why = f"its circuit is open, and the next trial is in {action.retry_in:.1f} s"
+        else:
+            why = "its circuit is not closed and all trials are under way, or it lets more pass by degrees, or is held open"
+        text = f"{name} is not asked at the moment: {why}. Answer without it, or change Dependency(breaker=...)"
     elif action.reason is Reason.BULKHEAD_FULL:
         many = "as many as its adaptive limit allows, of" if dependency.adaptive else "all"
         text = (
