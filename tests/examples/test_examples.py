@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import subprocess
 import sys
@@ -60,4 +61,21 @@ async def test_an_example_serves_refuses_and_ends_on_time(service: int) -> None:
 
 
 def test_every_example_is_run() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["chain.py", *SERVICES]
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["chain.py", *SERVICES, "six_calls.py"]
+
+
+def test_the_six_calls_show_retry_fallback_and_circuit_and_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / "six_calls.py"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(r"^(\d)\. .+? (\d{3})  (\w+) +(\d) asked", done.stdout, re.MULTILINE)
+    assert rows == [
+        ("1", "200", "fresh", "1"),
+        ("2", "200", "fresh", "2"),
+        ("3", "200", "stale", "1"),
+        ("4", "200", "stale", "0"),
+        ("5", "200", "fresh", "1"),
+        ("6", "200", "fresh", "1"),
+    ]
+    assert done.stdout.endswith("circuit: closed -> open -> half_open -> closed\n")
