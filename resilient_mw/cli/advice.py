@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from resilient_mw.admission.routing import WEBSOCKET_METHOD
+from resilient_mw.cli.advice_calls import dependency_advice
 from resilient_mw.cli.explained import GIVEN, AppReport, Figures
 from resilient_mw.cli.explained_calls import DependencyReport
 from resilient_mw.cli.facts import THREADS, AppFacts, Facts, Question, RouteFact
 from resilient_mw.cli.treatments import DEFAULT, Treatment, applies, covers
+from resilient_mw.cli.warn import Warn
 from resilient_mw.cli.words import counted, number, seconds
 from resilient_mw.core.routes import RouteRule
 
@@ -24,23 +25,6 @@ HEALTH_ALONE = frozenset({"ping", "status", "live", "ready", "alive", "up"})
 
 OPEN_TIMES = 10
 """A breaker that needs longer than so many of its open times to see `minimum_calls` opens when the fault is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    """One warning.
-
-    Attributes:
-        code: a stable name.
-        application: the policy's name; None: it is about no single one.
-        subject: the route, rule, mark, field or dependency.
-        text: what is wrong, and what to change.
-    """
-
-    code: str
-    application: str | None
-    subject: str
-    text: str
 
 
 def advice(facts: Facts, figures: Figures, question: Question) -> tuple[Warn, ...]:
@@ -59,6 +43,7 @@ def advice(facts: Facts, figures: Figures, question: Question) -> tuple[Warn, ..
         found.append(Warn("mark_without_route", None, name, f"the mark on {name} has no effect: {reason}"))
     for dependency in figures.dependencies:
         found += _breaker(dependency)
+        found += dependency_advice(dependency, question)
     return tuple(found)
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resilient_mw.calls.backoff import SPREAD
+from resilient_mw.calls.bulkhead import BulkheadPolicy
 from resilient_mw.calls.config import RetryPolicy
 from resilient_mw.calls.dependency import Dependency
+from resilient_mw.cli.explained_policies import PoliciesReport, longest_attempt, policies_report
 from resilient_mw.cli.facts import DependencyFacts, Question
 from resilient_mw.cli.treatments import mean
+
+LAYERS = 3
+"""Services above each other in the example of what retries do to the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,9 @@ class DependencyReport:
         minimum_calls, open_for: of the breaker; None: there is none.
         judges_after: seconds until one process has seen `minimum_calls`; None: no breaker, or no rate given.
         observed: seconds that an attempt took on average in this process; None: there was none.
+        trusted: whether it is a service of the same chain, which is told who retries.
+        owned: whether the layers below are told that this one retries; `layered`: the amplification of three such layers.
+        policies: what the other policies mean.
     """
 
     name: str
@@ -47,6 +55,10 @@ class DependencyReport:
     open_for: float | None
     judges_after: float | None
     observed: float | None
+    trusted: bool
+    owned: bool
+    layered: float
+    policies: PoliciesReport
 
 
 def dependency_report(facts: DependencyFacts, question: Question, longest: float | None) -> DependencyReport:
@@ -60,6 +72,8 @@ def dependency_report(facts: DependencyFacts, question: Question, longest: float
     dependency, retry, breaker = facts.dependency, facts.dependency.retry, facts.dependency.breaker
     rate = None if question.rate is None else question.rate / question.workers
     budgeted = retry is not None and retry.budget_ratio is not None
+    worst = amplification(retry, rate)
+    owned = dependency.fields.tells and not (retry is not None and retry.insist)
     attempts = longest_call(dependency)
     in_request = None if longest is None else max(0.0, longest - dependency.reserve)
     outside = None if dependency.total_timeout is None else dependency.total_timeout - dependency.reserve
@@ -72,7 +86,7 @@ def dependency_report(facts: DependencyFacts, question: Question, longest: float
         attempts=1 if retry is None else retry.attempts,
         budget_ratio=retry.budget_ratio if retry is not None else None,
         budget_per_second=retry.budget_per_second if retry is not None and budgeted else None,
-        amplification=amplification(retry, rate),
+        amplification=worst,
         longest_call=_least(attempts, outside),
         longest_in_request=_least(attempts, in_request),
         bulkhead=dependency.most_attempts,
@@ -83,6 +97,10 @@ def dependency_report(facts: DependencyFacts, question: Question, longest: float
         open_for=None if breaker is None else breaker.open_for,
         judges_after=None if breaker is None or rate is None else breaker.minimum_calls / rate,
         observed=mean(facts.snapshot.seconds),
+        trusted=dependency.trusted,
+        owned=owned,
+        layered=worst if owned else worst**LAYERS,
+        policies=policies_report(dependency, rate),
     )
 
 
@@ -103,19 +121,22 @@ def amplification(retry: RetryPolicy | None, rate: float | None) -> float:
 def longest_call(dependency: Dependency) -> float | None:
     """Return how long all attempts of a call and the waits between them take at most, in seconds; None: no bound.
 
-    A wait is a back-off, or the longest `Retry-After` that is obeyed, whichever is longer.
+    A wait is a back-off, or the longest `Retry-After` that is obeyed, whichever is longer. Each attempt may wait for a slot.
     """
-    if dependency.timeout is None:
+    attempt = longest_attempt(dependency)
+    if attempt is None:
         return None
+    if isinstance(dependency.bulkhead, BulkheadPolicy):
+        attempt += dependency.bulkhead.max_wait
     retry = dependency.retry
     if retry is None:
-        return dependency.timeout
+        return attempt
     told = retry.max_retry_after * (1.0 + SPREAD)
     waits = (
         max(told, min(retry.backoff_cap, retry.backoff_base * 2.0**made))
         for made in range(retry.attempts - 1)
     )
-    return dependency.timeout * retry.attempts + sum(waits)
+    return attempt * retry.attempts + sum(waits)
 
 
 def _least(*bounds: float | None) -> float | None:

@@ -88,5 +88,5 @@ def _is_sync(function: object) -> bool:
 
 def _dependencies() -> tuple[DependencyFacts, ...]:
     owners = [source for source in ports.dependency_sources() if isinstance(source, DependencyOwner)]
-    owners.sort(key=lambda owner: (owner.dependency.name, owner.dependency.rules[0].pattern))
+    owners.sort(key=lambda owner: (owner.dependency.name, [rule.pattern for rule in owner.dependency.rules]))
     return tuple(DependencyFacts(owner.dependency, owner.snapshot()) for owner in owners)

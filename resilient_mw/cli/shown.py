@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from resilient_mw.cli.advice import Warn
 from resilient_mw.cli.explained import GIVEN, AppReport, Figures
 from resilient_mw.cli.explained_calls import DependencyReport
+from resilient_mw.cli.shown_policies import policies
 from resilient_mw.cli.treatments import DEFAULT, Treatment
+from resilient_mw.cli.warn import Warn
 from resilient_mw.cli.words import counted, number, seconds
 from resilient_mw.core.routes import UNMATCHED
 from resilient_mw.core.streams import BODY, HEAD
@@ -181,7 +182,7 @@ def _dependencies(figures: Figures) -> Iterator[str]:
     yield "dependencies of this process"
     yield ""
     for each in figures.dependencies:
-        yield f"  {each.name}: {', '.join(each.match)}"
+        yield f"  {each.name}: {', '.join(each.match) or 'guarded functions'}"
         yield from _dependency(each, figures)
     worst = max(figures.dependencies, key=lambda each: each.amplification)
     yield f"  worst amplification: x{number(worst.amplification)} ({worst.name}); it multiplies with every layer that retries"
@@ -204,6 +205,7 @@ def _dependency(each: DependencyReport, figures: Figures) -> Iterator[str]:
     if each.minimum_calls is not None:
         after = "" if each.judges_after is None else f", that is {seconds(each.judges_after)} at this rate"
         yield f"    breaker        judges after {counted(each.minimum_calls, 'outcome')}{after}"
+    yield from policies(each)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -15,10 +15,13 @@ from tests.cli.conftest import FASTAPI, FLASK, STARLETTE, Explain
 POLICY = FASTAPI + "app.add_middleware(ResilienceMiddleware, {})\n@app.get('/x')\nasync def x(): ...\n"
 CALLS = """
 import httpx
+from resilient_mw.calls import BulkheadPolicy, ThrottlePolicy, TimeoutPolicy
 from resilient_mw_integrations.httpx import ResilientTransport
 app = ResilienceMiddleware(app)
 client = httpx.Client(transport=ResilientTransport([Dependency("prices", match="http://prices/*", {})]))
 """
+# What policies warn of by themselves is not the matter here.
+QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"
 WSGI = FLASK + "app.wsgi_app = ResilienceMiddleware(app.wsgi_app, limit=10, queue=20)\n"
 
 
@@ -129,6 +132,39 @@ CASES = {
         Case(WSGI, ("--threads", "30"), r"30 threads are not more than limit \+ queue = 30: .* Give each process 34 threads"),
         Case(WSGI, ("--threads", "31"), None),
         Case(WSGI, (), None),
+    ],
+    "retries_multiply": [
+        Case(FASTAPI + CALLS.format("ownership=None"), (), r"retries of 'prices' multiply .*ownership=None.* x1.331 at worst. Leave ownership"),
+        Case(FASTAPI + CALLS.format("ownership=None, retry=RetryPolicy(attempts=3, budget_ratio=None)"), (), r"3 layers .* x27 "),
+        Case(FASTAPI + CALLS.format("retry=RetryPolicy(insist=True)"), (), r"insist=True has it retry .* Leave insist out"),
+        Case(FASTAPI + CALLS.format("ownership=None, trusted=False"), (), None),
+        Case(FASTAPI + CALLS.format("ownership=None, retry=None"), (), None),
+        Case(FASTAPI + CALLS.format("retry=RetryPolicy(attempts=1, insist=True)"), (), None),
+    ],
+    "repeated_without_key": [
+        Case(FASTAPI + QUIET + CALLS.format("retry=RetryPolicy(unsafe_methods=['post', 'PATCH'])"), (), r"unsafe_methods has PATCH, POST to 'prices'"),
+        Case(FASTAPI + QUIET + CALLS.format("retry=RetryPolicy(unsafe_methods=['POST']), idempotency_key='Key'"), (), None),
+    ],
+    "breaker_blind_to_slowness": [
+        Case(FASTAPI + QUIET + CALLS.format("timeout=None"), (), r"circuit of 'prices' never opens on slow answers"),
+        Case(FASTAPI + QUIET + CALLS.format("timeout=None, breaker=BreakerPolicy(slow_after=1)"), (), None),
+        Case(FASTAPI + QUIET + CALLS.format("timeout=None, adaptive_timeout=TimeoutPolicy(cap=1.0)"), (), None),
+        Case(FASTAPI + CALLS.format("timeout=None, breaker=None"), (), None),
+    ],
+    "slow_after_timeout": [
+        Case(FASTAPI + CALLS.format("breaker=BreakerPolicy(slow_after=2)"), (), r"slow_after=2 .* cut off after 2 s"),
+        Case(FASTAPI + CALLS.format("breaker=BreakerPolicy(slow_after=1), adaptive_timeout=TimeoutPolicy(cap=0.9)"), (), "cut off after 0.9 s"),
+        Case(FASTAPI + CALLS.format("breaker=BreakerPolicy(slow_after=1.9)"), (), None),
+    ],
+    "bulkhead_wait_too_long": [
+        Case(FASTAPI + CALLS.format("bulkhead=BulkheadPolicy(limit=2, max_wait=3), total_timeout=3"), (), r"may wait 3 s .* over after 2.99 s"),
+        Case(FASTAPI + CALLS.format("bulkhead=BulkheadPolicy(limit=2, max_wait=2.9), total_timeout=3"), (), None),
+        Case(FASTAPI + CALLS.format("bulkhead=BulkheadPolicy(limit=2), total_timeout=3"), (), None),
+    ],
+    "throttle_never": [
+        Case(FASTAPI + CALLS.format("throttle=ThrottlePolicy()"), ("--rate", "4", "--workers", "4"), r"makes 1 calls a second .* per_second=1"),
+        Case(FASTAPI + CALLS.format("throttle=ThrottlePolicy()"), ("--rate", "4", "--workers", "3"), None),
+        Case(FASTAPI + CALLS.format("throttle=ThrottlePolicy()"), (), None),
     ],
     # Each of the two is right alone: the class exists, and the cost fits into the class of the mark.
     "rule_against_mark": [

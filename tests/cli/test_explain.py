@@ -388,6 +388,104 @@ def test_dependencies_of_this_process(explain: Explain) -> None:
     assert "worst amplification: x3 (stock)" in text
 
 
+EVERYTHING = """
+import warnings
+import httpx
+from resilient_mw.calls import AdaptivePolicy, BulkheadPolicy, Fallback, IdempotencyKeys, ThrottlePolicy, TimeoutPolicy
+from resilient_mw_integrations.httpx import ResilientTransport
+app = ResilienceMiddleware(app, deadline_maximum=20)
+warnings.simplefilter("ignore")  # of repeated POST requests
+def by_tenant(method, target): return "t"
+prices = Dependency(
+    "prices", match="http://prices/*", timeout=1.0,
+    retry=RetryPolicy(attempts=3, budget_ratio=None, max_retry_after=0, backoff_base=0.5, unsafe_methods=["POST"]),
+    breaker=BreakerPolicy(window_seconds=30, slow_after=0.5, consecutive_failures=5, open_factor=2, open_cap=40, ramp=10, shadow=True),
+    bulkhead=BulkheadPolicy(limit=10, max_wait=0.2, queue=5), adaptive=AdaptivePolicy(floor=2), throttle=ThrottlePolicy(),
+    idempotency_key=IdempotencyKeys(methods=["POST"]), adaptive_timeout=TimeoutPolicy(false_timeouts=0.01, cap=0.8),
+    groups={"search": "GET /search/*"}, group_key=by_tenant,
+    fallback=Fallback(stale_for=60, value="none", max_bytes=2**20),
+)
+plain = Dependency("plain", match="http://plain/*", retry=None, breaker=None)
+client = httpx.Client(transport=ResilientTransport([prices, plain]))
+"""
+
+
+def test_every_policy_of_a_dependency_is_shown_with_what_it_means(explain: Explain) -> None:
+    arguments = ("--rate", "100", "--workers", "2")
+    said = explain(FASTAPI + EVERYTHING, "--json", *arguments)
+    plain, prices = said.json()["dependencies"]
+    assert said.codes() == []
+    assert (prices["owned"], prices["layered"], prices["trusted"]) == (True, 3.0, True)
+    # 3 x (0.2 s in the bulkhead and 0.8 s), and back-offs of 0.5 s and 1 s.
+    assert prices["longest_call"] == 4.5
+    assert prices["policies"] == {
+        "attempt": 0.8,
+        "breaker": {
+            "window": None,
+            "window_seconds": 30,
+            "failure_ratio": 0.5,
+            "slow_after": 0.5,
+            "slow_ratio": 0.5,
+            "consecutive_failures": 5,
+            "longest_open": 44.0,
+            "ramp": 10,
+            "shadow": True,
+        },
+        "measured": {"floor": 0.05, "cap": 0.8, "false_timeouts": 0.01, "samples": 200, "acts_after": 4.0},
+        "bulkhead_wait": 0.2,
+        "bulkhead_queue": 5,
+        "adaptive_floor": 2,
+        "most_throttled": 0.9,
+        "throttled_from": 1.0,
+        "groups": ["search"],
+        "group_key": "by_tenant",
+        "states": 1002,
+        "key_header": "Idempotency-Key",
+        "key_methods": ["POST"],
+        "unsafe_methods": ["POST"],
+        "insists": False,
+        "fallback": {"kinds": ["stale", "value"], "stale_for": 60, "max_bytes": 1048576},
+    }
+    assert {name: value for name, value in plain["policies"].items() if value} == {
+        "attempt": 2.0,
+        "states": 1,
+    }
+    text = explain(FASTAPI + EVERYTHING, *arguments).out
+    for line in (
+        "retry owner    the dependency is told not to retry: 3 layers like this load the last one x3 at worst",
+        "key            Idempotency-Key for POST: one for all attempts of a call",
+        "repeated       POST too, although the dependency may have acted",
+        "measured       an attempt gets 0.05..0.8 s, cutting off 1 % in vain; after 200 attempts, that is 4 s at this rate",
+        "waits          5 more at once, each attempt 0.2 s at most",
+        "adaptive       down to 2 at once, as measured",
+        "throttle       refuses up to 90 % here, from 1 call a second of one process",
+        "opens          when 50 % of the last 30 s failed, or 50 % took 0.5 s, or 5 failed in a row (shadow: only counted)",
+        "stays open     44 s at most before it is tried, then back by degrees in 10 s",
+        "groups         search, one for each by_tenant: at most 1002 states in each process",
+        "fallback       the last good answer, up to 60 s old (1 MiB in each process), then a value; never for writes",
+    ):
+        assert f"    {line}\n" in text
+
+
+def test_what_retries_do_to_the_last_of_three_layers_without_an_owner(explain: Explain) -> None:
+    source = FASTAPI + CALLS.replace("max_retry_after=0)", "max_retry_after=0), ownership=None")
+    said = explain(source, "--json")
+    assert said.json()["dependencies"][2]["layered"] == 27.0
+    assert said.codes() == ["retries_multiply"]
+    assert (
+        "the dependency is not told: 3 layers like this load the last one x27 at worst" in explain(source).out
+    )
+
+
+def test_a_dependency_of_functions_alone_is_explained(explain: Explain) -> None:
+    source = (
+        FASTAPI + "app = ResilienceMiddleware(app)\nsql = Dependency('sql')\nquery = sql.guard(lambda: 1)\n"
+    )
+    (sql,) = explain(source, "--json").json()["dependencies"]
+    assert (sql["name"], sql["match"]) == ("sql", [])
+    assert "  sql: guarded functions\n" in explain(source).out
+
+
 def test_the_retries_that_are_always_allowed_count_where_the_rate_is_known(explain: Explain) -> None:
     def amplification(*arguments: str) -> float:
         report = explain(FASTAPI + CALLS, "--json", *arguments).json()
@@ -460,7 +558,7 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
     assert list(report["dependencies"][0]) == [
         "name", "match", "timeout", "connect_timeout", "total_timeout", "attempts", "budget_ratio", "budget_per_second",
         "amplification", "longest_call", "longest_in_request", "bulkhead", "bulkhead_of_all", "minimum_calls", "open_for",
-        "judges_after", "observed",
+        "judges_after", "observed", "trusted", "owned", "layered", "policies",
     ]  # fmt: skip
     assert list(report["warnings"][0]) == ["code", "application", "subject", "text"]
 
