@@ -9,7 +9,8 @@ from resilient_mw.calls.breaker import BreakerState, Permit
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.events import Actions, Expire, Fail, Phase, Queue, Refuse, Start
 from resilient_mw.calls.hedge import HedgeRefusal
-from resilient_mw.calls.state import FAIR, DependencyState, RetryRefusal
+from resilient_mw.calls.refusals import RetryRefusal
+from resilient_mw.calls.state import FAIR, DependencyState
 from resilient_mw.core.rejection import Reason
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from resilient_mw.calls.breaker import Breaker
 from resilient_mw.calls.classify import Verdict
 from resilient_mw.calls.config import RetryPolicy
-from resilient_mw.calls.state import DependencyState, RetryRefusal
+from resilient_mw.calls.refusals import RetryRefusal
+from resilient_mw.calls.state import DependencyState
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from resilient_mw.calls.adaptive import AdaptiveLimit
@@ -21,6 +20,7 @@ from resilient_mw.calls.events import Head, Phase
 from resilient_mw.calls.fallback import LastGood
 from resilient_mw.calls.groups import Group, GroupState, GroupStates
 from resilient_mw.calls.hedge import Hedging
+from resilient_mw.calls.refusals import RetryRefusal
 from resilient_mw.calls.throttle import Throttle
 from resilient_mw.calls.timeout import AdaptiveTimeout
 from resilient_mw.core.rejection import Reason
@@ -43,33 +43,6 @@ FAIR = 0.9
 
 CUT = frozenset({"cancelled", "lost"})
 """Outcomes of attempts that somebody cut off."""
-
-
-class RetryRefusal(StrEnum):
-    """Why a failed attempt was not followed by another one. The values are stable labels."""
-
-    ATTEMPTS = "attempts"
-    """The most attempts of one call were made."""
-    UNSAFE = "unsafe"
-    """The dependency may have acted, the method is not idempotent and the request carries no key."""
-    BODY = "body"
-    """The request body cannot be sent a second time."""
-    RETRY_AFTER = "retry_after"
-    """The dependency asked for more patience than the policy has."""
-    DEADLINE = "deadline"
-    """Back-off, a typical attempt and the reserve do not fit into what is left."""
-    CIRCUIT_OPEN = "circuit_open"
-    """The circuit will still be open then, or was when the back-off was over."""
-    BULKHEAD_FULL = "bulkhead_full"
-    """When the back-off was over, as many attempts were under way as the bulkhead allows."""
-    THROTTLED = "throttled"
-    """When the back-off was over, the throttle refused it: the dependency refuses most of what it gets."""
-    BUDGET = "budget"
-    """The retry budget is spent."""
-    NOT_OWNER = "not_owner"
-    """A layer above says that it retries."""
-    TOLD_NOT_TO = "told_not_to"
-    """The answer says that a retry is useless."""
 
 
 class DependencyState:
@@ -131,12 +104,8 @@ class DependencyState:
         self.connect_timeout = math.inf if dependency.connect_timeout is None else dependency.connect_timeout
         total = math.inf if dependency.total_timeout is None else dependency.total_timeout
         self.fair = FAIR * min(self.timeout, total - dependency.reserve)
-        self.in_use = 0
-        self.calls = 0
+        self.in_use = self.calls = self.retries = self.good = self.bad = 0
         self.attempts: dict[str, int] = {}
-        self.good = 0
-        self.bad = 0
-        self.retries = 0
         self.refusals: dict[Reason, int] = {}
         self.retry_refusals: dict[RetryRefusal, int] = {}
         self.expiries: dict[Phase, int] = {}

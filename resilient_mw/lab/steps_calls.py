@@ -33,6 +33,7 @@ BARE: Mapping[str, Any] = {
     "groups": None,
     "group_key": None,
     "fallback": None,
+    "hedge": None,
 }
 """A dependency with every protection turned off."""
 

@@ -79,7 +79,9 @@ def refused_message(dependency: Dependency, action: Refuse) -> str:
             why = f"its circuit is open, and the next trial is in {action.retry_in:.1f} s"
         else:
             why = "its circuit is not closed and all trials are under way, or it lets more pass by degrees, or is held open"
-        text = f"{name} is not asked at the moment: {why}. Answer without it, or change Dependency(breaker=...)"
+        text = (
+            f"{name} is not asked at the moment: {why}. Answer without it, or change Dependency(breaker=...)"
+        )
     elif action.reason is Reason.BULKHEAD_FULL:
         many = "as many as its adaptive limit allows, of" if dependency.adaptive else "all"
         text = (

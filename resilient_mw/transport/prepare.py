@@ -176,7 +176,9 @@ class Sending:
 
     def trace(self, scope: Scope) -> Trace:
         """Return what follows the attempt on its way through the library."""
-        return Trace(scope, self.dependency.fields.deadline, self.allowance, self.request.extensions.get("trace"))
+        return Trace(
+            scope, self.dependency.fields.deadline, self.allowance, self.request.extensions.get("trace")
+        )
 
     def allowance(self) -> str | None:
         """Return what to tell the dependency in this instant; None: nothing, there is no bound."""
@@ -236,7 +238,12 @@ def _timeouts(caller: dict[str, float | None] | None, start: Start) -> dict[str,
     whole, connect = start.timeout, start.connect_timeout
     if not caller:
         most = None if whole == math.inf else whole
-        return {"connect": None if connect == math.inf else connect, "read": most, "write": most, "pool": most}
+        return {
+            "connect": None if connect == math.inf else connect,
+            "read": most,
+            "write": most,
+            "pool": most,
+        }
     return {
         "connect": _least(caller.get("connect"), connect),
         "read": _least(caller.get("read"), whole),

@@ -25,7 +25,8 @@ from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Refuse, Start
 from resilient_mw.calls.hedge import HedgePolicy, HedgeRefusal
-from resilient_mw.calls.state import DependencyState, RetryRefusal
+from resilient_mw.calls.refusals import RetryRefusal
+from resilient_mw.calls.state import DependencyState
 from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.simulation import (

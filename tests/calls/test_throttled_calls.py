@@ -12,7 +12,7 @@ from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import DELIVER, Discard, Fail, Failure, Head, Phase, Refuse, Start
 from resilient_mw.calls.figures import dependency_snapshot
-from resilient_mw.calls.state import RetryRefusal
+from resilient_mw.calls.refusals import RetryRefusal
 from resilient_mw.calls.throttle import ThrottlePolicy
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.rejection import Reason

@@ -53,7 +53,8 @@ def test_the_numbers_in_it_are_the_policies() -> None:
 def test_what_can_be_turned_off_is_turned_off_by_none() -> None:
     (line,) = re.findall(r"^(.*) are turned off by `None`", PAGE, re.MULTILINE)
     for name in re.findall(r"`(\w+)`", line):
-        Dependency("prices", **{name: None})
+        off: dict[str, Any] = {name: None}
+        Dependency("prices", **off)
 
 
 def test_it_is_one_screenful() -> None:
