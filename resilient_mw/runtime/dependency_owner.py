@@ -98,6 +98,13 @@ class DependencyOwner:
         self._tell_and_wake()
         return actions
 
+    def wake(self, call: Call) -> Actions:
+        """Look whether an attempt has taken so long that another one is to come beside it."""
+        with self._lock:
+            actions = call.wake(self.clock.now())
+        self._tell_and_wake()
+        return actions
+
     def lost(self, call: Call, number: int) -> None:
         """Tell that a cancelled attempt has ended and is closed."""
         with self._lock:

@@ -93,6 +93,10 @@ class WatchedOwner(DependencyOwner):
         self._tell_all(lambda each: each.attempt_ended(ended))
         return self._looked_at(call, actions)
 
+    def wake(self, call: Call) -> Actions:
+        """Look whether another attempt is to come beside one that takes long."""
+        return self._looked_at(call, super().wake(call))
+
     def end(self, call: Call, failure: Failure | None) -> Actions:
         """Tell that a delivered body has ended."""
         actions = super().end(call, failure)

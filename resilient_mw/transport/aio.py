@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -18,12 +18,14 @@ from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_async import drive
+from resilient_mw.runtime.race_async import Flight
 from resilient_mw.runtime.slot_waits import listen, wake, wake_task
 from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import acall_or_fall_back, can_fall_back
+from resilient_mw.transport.leaving import leave_task
 from resilient_mw.transport.library import Library
-from resilient_mw.transport.prepare import Directory
+from resilient_mw.transport.prepare import Directory, can_hedge
 from resilient_mw.transport.reading import (
     CLEANING,
     Overdue,
@@ -31,6 +33,7 @@ from resilient_mw.transport.reading import (
     close_later,
     close_reading,
     close_uncancelled,
+    forget,
 )
 from resilient_mw.transport.scope import SCOPE, Scope, leave
 
@@ -52,6 +55,7 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         self._library = library
         self._directory = Directory(dependencies)
         self._stands_by = can_fall_back(library, dependencies)
+        self._hedges = can_hedge(library, dependencies)
         self._inner = inner
         self._bounded = bounded
         self._sleepers: set[asyncio.Future[None]] = set()
@@ -91,7 +95,8 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         exchange = AsyncExchange(
             self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
         )
-        action = await drive(owner, exchange.sending.call, exchange)
+        racers = exchange.allow_hedges() if self._hedges else None
+        action = await drive(owner, exchange.sending.call, exchange, racers)
         if not isinstance(action, Deliver):
             try:
                 raise exchange.outcome(action)
@@ -186,20 +191,48 @@ class AsyncExchange(Exchange):
         try:
             done, _ = await asyncio.wait((task,), timeout=limit)
         except BaseException:
-            self._leave(task, scope)
+            leave_task(task, scope, bounded=True)
             raise
         if done:
             return task.result()
-        self._leave(task, scope)
+        leave_task(task, scope, bounded=True)
         await asyncio.wait((task,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
         raise self.timed_out(scope)
 
-    def _leave(self, task: asyncio.Future[Any], scope: Scope) -> None:
-        scope.abandoned = True
-        if scope.interruptible:
-            task.cancel()
-        _left.add(task)
-        task.add_done_callback(_clear_up)
+    def launch(self, start: Start) -> Flight:
+        """Begin an attempt in a task of its own."""
+        scope = self.sending.scope(start)
+        request = self.sending.attempt(start, self.sending.trace(scope, start.number).aio)
+        token = SCOPE.set(scope)
+        try:
+            task = asyncio.ensure_future(self._inner.handle_async_request(request))
+        finally:
+            leave(token)
+        return Flight(task, scope.until if self.bounded else scope.until + GRACE, scope)
+
+    def landed(self, flight: Flight) -> Head | Failure:
+        """Take what became of an attempt in a task, or end it if its time is over."""
+        try:
+            if not flight.task.done():
+                leave_task(flight.task, flight.scope, bounded=self.bounded)
+                raise self.timed_out(flight.scope)
+            response = flight.task.result()
+        except self.library.transport_error as error:
+            failure = self.broke(error, flight.scope)
+            if failure is None:
+                raise
+            return failure
+        return self.answered(response, flight.scope)
+
+    def drop(self) -> None:
+        """Close the response that is kept, and do not wait for it."""
+        response, self.response = self.response, None
+        if response is not None:
+            close_later(response).add_done_callback(forget)
+
+    def leave(self, flight: Flight, ended: Callable[[], None]) -> None:
+        """End an attempt, close what it has got, and then tell so."""
+        leave_task(flight.task, flight.scope, bounded=self.bounded, ended=ended)
 
     async def discard(self, number: int) -> None:  # noqa: ARG002  There is one at a time.
         """Close the response that is kept of an attempt, if there is one; read it before, where that is cheap."""
@@ -243,13 +276,3 @@ class AsyncExchange(Exchange):
             self._sleepers.discard(sleeper)
         if waiter is None or not waiter.granted:
             raise self.closed()
-
-
-_left: set[asyncio.Future[Any]] = set()
-"""Attempts that nobody waits for any more: a task that nobody keeps may be collected before its end."""
-
-
-def _clear_up(task: asyncio.Future[Any]) -> None:
-    _left.discard(task)
-    if not task.cancelled() and task.exception() is None:
-        close_later(task.result())

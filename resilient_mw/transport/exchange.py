@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from resilient_mw.calls.events import Action, Expire, Failure, Head, Phase, Refuse
 from resilient_mw.core.rejection import Reason
@@ -53,6 +53,13 @@ class Exchange:
         self.response: Any = None
         self.scope: Scope | None = None
         self.error: Exception | None = None
+
+    def allow_hedges(self) -> Self | None:
+        """Return this, if the call may have several attempts under way; None: it may not."""
+        if self.owner.state.hedging is None:
+            return None
+        self.sending.allow_hedges()
+        return self
 
     def answered(self, response: Any, scope: Scope) -> Head:
         """Keep a response; return what its head says."""

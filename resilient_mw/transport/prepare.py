@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from resilient_mw.calls.attempt import USUAL, Facts
@@ -14,6 +16,7 @@ from resilient_mw.calls.fields import CallFields
 from resilient_mw.calls.groups import GroupRules
 from resilient_mw.calls.key import format_key
 from resilient_mw.calls.match import MatchRule, target
+from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
@@ -86,11 +89,12 @@ class Sending:
         dependency: who it is for.
         call: the call machine.
         consumed: whether such a body has been begun.
+        keyed: whether the request carries an idempotency key.
     """
 
     __slots__ = (
         "_above", "_caller_until", "_clock", "_header", "_key", "_library", "_lines", "_once", "_says", "_stream", "_tells",
-        "call", "dependency", "request",
+        "call", "dependency", "keyed", "request",
     )  # fmt: skip
 
     def __init__(self, library: Library, owner: DependencyOwner, request: Any, upload: Any) -> None:
@@ -125,6 +129,7 @@ class Sending:
         if context is not NO_REQUEST and fields.heard is not None:
             above = context.retry_owner(fields.heard)
         self._above = above
+        self.keyed = keyed
         self.call = Call(
             owner.state,
             request.method,
@@ -174,19 +179,40 @@ class Sending:
             replaced += fields.owner_lines(self._above, start.number)
         return self._library.copy(request, [*lines, *replaced], self._stream, extensions)
 
-    def trace(self, scope: Scope) -> Trace:
-        """Return what follows the attempt on its way through the library."""
-        return Trace(
-            scope, self.dependency.fields.deadline, self.allowance, self.request.extensions.get("trace")
+    def allow_hedges(self) -> None:
+        """Say that whoever drives the call can have several attempts under way."""
+        retry = self.dependency.retry
+        self.call.allow_hedges(
+            self.request.method, keyed=self.keyed, insist=retry is not None and retry.insist
         )
 
-    def allowance(self) -> str | None:
-        """Return what to tell the dependency in this instant; None: nothing, there is no bound."""
+    def trace(self, scope: Scope, number: int = 0) -> Trace:
+        """Return what follows an attempt on its way through the library. 0: one that has none beside it."""
+        allowance = partial(self.allowance, number) if number else self.allowance
+        return Trace(scope, self.dependency.fields.deadline, allowance, self.request.extensions.get("trace"))
+
+    def allowance(self, number: int = 0) -> str | None:
+        """Return what to tell the dependency in this instant; None: nothing, there is no bound. 0: of the last attempt."""
         if self._header is None:
             return None
         now = self._clock.now()
-        left = min(self.call.budget(now), self._caller_until - now)
+        left = min(self.call.budget(now, number), self._caller_until - now)
         return None if left == math.inf else format_timeout_ms(left)
+
+
+def can_hedge(library: Library, dependencies: Sequence[Dependency]) -> bool:
+    """Return whether attempts through a library may run side by side; warn of hedges that are not made because not."""
+    if hasattr(getattr(library.module, "Response", None), "iter_raw"):
+        return True
+    for dependency in dependencies:
+        if dependency.hedge is not None:
+            warnings.warn(
+                f"Dependency({dependency.name!r}).hedge is not used by this client, which is none of httpx: its attempts "
+                "come one after the other",
+                ResilienceWarning,
+                stacklevel=4,
+            )
+    return False
 
 
 def facts_of(grouping: GroupRules, request: Any) -> Facts:
