@@ -17,7 +17,6 @@ after it), nor bound the reads inside TLS inside the TLS of an `https://` proxy.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Iterable
@@ -27,12 +26,15 @@ from typing import Any
 
 from resilient_mw.calls.events import Phase
 from resilient_mw.transport.scope import SCOPE, Scope
+from resilient_mw_integrations._names import is_address, unique, unknown
 
 WRITE_SIZE = 16_384
 """Bytes that are written before the time is looked at again: the library allows its timeout for every part that the
 system takes, and the system takes this much at once."""
 ASYNC_WRITE_SIZE = 262_144
 """Bytes that are handed to the event loop at once: it copies what it could not send, again and again."""
+PREFACE = b"PRI * HTTP/2.0"
+"""What a connection of HTTP/2 begins with."""
 OVER = "the time of this attempt was over"
 
 
@@ -86,12 +88,12 @@ class SyncBackend(Bounded):
         raise failed
 
     def _resolve(self, host: str, port: int) -> list[str]:
-        if _is_address(host):
+        if is_address(host):
             return [host]
         try:
-            return _unique(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            return unique(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
-            raise self._core.ConnectError(_unknown(host, error)) from error
+            raise self._core.ConnectError(unknown(host, error)) from error
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
@@ -109,12 +111,19 @@ class SyncBackend(Bounded):
 
 
 class SyncStream(Bounded):
-    """A connection whose operations end with the attempt that does them."""
+    """A connection whose operations end with the attempt that does them.
+
+    Attributes:
+        shared: whether it is one of HTTP/2, whose streams belong to several attempts.
+    """
+
+    shared = False
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Read some bytes."""
         scope = SCOPE.get()
         if scope is not None:
+            scope.wire = self
             scope.count(0)
             timeout = _left(scope, timeout, self._core.ReadTimeout)
         data: bytes = self._inner.read(max_bytes, timeout)
@@ -124,10 +133,13 @@ class SyncStream(Bounded):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write all bytes."""
+        if buffer.startswith(PREFACE):
+            self.shared = True
         scope = SCOPE.get()
         if scope is None:
             self._inner.write(buffer, timeout)
             return
+        scope.wire = self
         for start in range(0, len(buffer), WRITE_SIZE):
             part = buffer[start : start + WRITE_SIZE]
             self._inner.write(part, _left(scope, timeout, self._core.WriteTimeout))
@@ -178,17 +190,17 @@ class AsyncBackend(Bounded):
         raise failed
 
     async def _resolve(self, host: str, port: int, scope: Scope) -> list[str]:
-        if _is_address(host):
+        if is_address(host):
             return [host]
         resolve = asyncio.get_running_loop().getaddrinfo
         timer = asyncio.timeout(scope.left_to_connect())
         try:
             async with timer:
-                return _unique(await scope.operate(partial(resolve, host, port, type=socket.SOCK_STREAM)))
+                return unique(await scope.operate(partial(resolve, host, port, type=socket.SOCK_STREAM)))
         except (OSError, UnicodeError) as error:  # TimeoutError is an OSError.
             if timer.expired():
                 raise self._core.ConnectTimeout(OVER) from error
-            raise self._core.ConnectError(_unknown(host, error)) from error
+            raise self._core.ConnectError(unknown(host, error)) from error
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
@@ -249,22 +261,6 @@ class AsyncStream(Bounded):
             await self._inner.aclose()  # Nobody else knows this connection yet.
             raise
         return AsyncStream(self._core, stream)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _unique(found: Iterable[tuple[Any, ...]]) -> list[str]:
-    return list(dict.fromkeys(entry[4][0] for entry in found))
-
-
-def _unknown(host: str, error: Exception) -> str:
-    return f"the name {host!r} was not resolved: {error}"
 
 
 def _pause(seconds: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Protocol
 
@@ -9,6 +10,7 @@ from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Queue, Start, Wait
 from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.runtime.race_sync import SyncRacers, race
 
 
 class SyncAttempts(Protocol):
@@ -30,8 +32,16 @@ class SyncAttempts(Protocol):
         ...
 
 
-def drive(owner: DependencyOwner, call: Call, attempts: SyncAttempts) -> Action:
+def drive(
+    owner: DependencyOwner, call: Call, attempts: SyncAttempts, racers: SyncRacers | None = None
+) -> Action:
     """Make the attempts of a call; return its last action: `Deliver`, `Fail`, `Expire` or `Refuse`.
+
+    Args:
+        owner: the owner of the dependency's state.
+        call: the call machine.
+        attempts: makes the attempts.
+        racers: makes several at the same time; None: it cannot, and the call was not told that it may have them.
 
     Raises:
         BaseException: what interrupted it; nothing is held then.
@@ -40,7 +50,9 @@ def drive(owner: DependencyOwner, call: Call, attempts: SyncAttempts) -> Action:
         actions: Actions = owner.begin(call)
         while True:
             for action in actions:
-                if isinstance(action, Start):
+                if isinstance(action, Start) and racers is not None and action.look_at != math.inf:
+                    actions = race(owner, call, racers, action)
+                elif isinstance(action, Start):
                     actions = owner.tell(call, action.number, attempts.attempt(action))
                 elif isinstance(action, Discard):
                     attempts.discard(action.number)

@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from resilient_mw.calls.events import Phase
 from resilient_mw.core.ports import Clock
 
 T = TypeVar("T")
+
+
+class Wire(Protocol):
+    """A connection of a sync attempt.
+
+    Attributes:
+        shared: whether others use it at the same time (HTTP/2).
+    """
+
+    shared: bool
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what it knows about itself: `socket`, above all."""
+        ...
 
 
 class Scope:
@@ -30,6 +46,7 @@ class Scope:
         connected: whether a connection was made for it. False: it goes over one that was kept open, or nothing has told.
         received: bytes that came in; None where nobody counts them.
         interruptible: whether the task is inside an operation that it may be cancelled in.
+        wire: the connection that the thread of a sync attempt works on; None where nobody tells.
         abandoned: whether nobody waits for the attempt any more: it is to end before its next operation.
     """
 
@@ -42,6 +59,7 @@ class Scope:
         "phase",
         "received",
         "until",
+        "wire",
     )
 
     def __init__(self, clock: Clock, until: float) -> None:
@@ -53,6 +71,21 @@ class Scope:
         self.received: int | None = None
         self.interruptible = False
         self.abandoned = False
+        self.wire: Wire | None = None
+
+    def cut(self) -> None:
+        """End a sync attempt that another thread makes: now if it waits for its connection, else at its next operation.
+
+        A connection that others share is left alone, and so is the attempt: it ends with its timeouts.
+        """
+        if self.wire is not None and self.wire.shared:
+            return
+        self.until = -math.inf  # Before the wire is looked at: whoever comes to one now looks at this.
+        wire = None if self.wire is None else self.wire.get_extra_info("socket")
+        if isinstance(wire, socket.socket):
+            with suppress(OSError):  # It is closed already.
+                # Not the method of a TLS socket, which would let what is written from now on go out unencrypted.
+                socket.socket.shutdown(wire, socket.SHUT_RDWR)
 
     def left(self, timeout: float | None = None) -> float | None:
         """Return seconds that the next operation may take; None: no bound. 0 or less: the attempt is over."""

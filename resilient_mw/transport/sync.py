@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,12 +17,13 @@ from resilient_mw.calls.events import Deliver, Failure, Head, Start
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import drive
+from resilient_mw.runtime.race_sync import Flight
 from resilient_mw.runtime.slot_waits import Sleeper, listen
 from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
-from resilient_mw.transport.prepare import Directory
+from resilient_mw.transport.prepare import Directory, can_hedge
 from resilient_mw.transport.scope import SCOPE
 
 RequestT = TypeVar("RequestT")
@@ -45,6 +49,7 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         self._library = library
         self._directory = Directory(dependencies)
         self._stands_by = can_fall_back(library, dependencies)
+        self._hedges = can_hedge(library, dependencies)
         self._inner = inner
         self._bounded = bounded
         self._sleepers: set[Sleeper] = set()
@@ -77,7 +82,8 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         exchange = SyncExchange(
             self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
         )
-        action = drive(owner, exchange.sending.call, exchange)
+        racers = exchange.allow_hedges() if self._hedges else None
+        action = drive(owner, exchange.sending.call, exchange, racers)
         if not isinstance(action, Deliver):
             try:
                 raise exchange.outcome(action)
@@ -147,6 +153,38 @@ class SyncExchange(Exchange):
         finally:
             SCOPE.reset(token)
         return self.answered(response, scope)
+
+    def launch(self, start: Start, land: Callable[[Flight], None]) -> Flight:
+        """Begin an attempt in a thread of its own, with the context of this one."""
+        scope = self.sending.scope(start)
+        request = self.sending.attempt(start, self.sending.trace(scope, start.number).sync)
+        flight = Flight(start.number, scope)
+        context = copy_context()
+        context.run(SCOPE.set, scope)
+        threading.Thread(
+            target=context.run,
+            args=(flight.fly, partial(self._inner.handle_request, request), land),
+            name=f"resilient_mw: attempt at {self.owner.dependency.name}",
+            daemon=True,
+        ).start()
+        return flight
+
+    def landed(self, flight: Flight) -> Head | Failure:
+        """Take what became of an attempt in a thread."""
+        error = flight.error
+        if error is None:
+            return self.answered(flight.response, flight.scope)
+        failure = self.broke(error, flight.scope) if isinstance(error, self.library.transport_error) else None
+        if failure is None:
+            raise error
+        return failure
+
+    def drop(self) -> None:
+        """Close the response that is kept."""
+        response, self.response = self.response, None
+        if response is not None:
+            with suppress(self.library.transport_error):  # It was not wanted, and its connection is gone.
+                response.close()
 
     def discard(self, number: int) -> None:  # noqa: ARG002  There is one at a time.
         """Close the response that is kept of an attempt, if there is one; read it before, where that is cheap."""
