@@ -146,7 +146,8 @@ CALLS_FAULTS = (
         "delay = max(delay, state.spread(tried.retry_after))", "delay = state.spread(tried.retry_after)",
         (RETRIES + "b55_no_wait_is_the_ordinary_back_off_and_no_hot_loop",)),
     # -- B61: cancelled in the body
-    Fault("b61_cancelled_attempt_goes_on", AIO, "        if scope.interruptible:\n            task.cancel()\n", "", (
+    Fault("b61_cancelled_attempt_goes_on", "resilient_mw/transport/leaving.py",
+        "    if scope.interruptible or not bounded:\n        task.cancel()\n", "", (
         ENDINGS + "b61_a_cancelled_call_holds_nothing",
     )),
     Fault("b61_cancelled_body_left_open", STREAMS,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from resilient_mw.admission.overload_policy import OverloadState
 from resilient_mw.calls.breaker import BreakerState
+from resilient_mw.core.call_snapshot import HedgeSnapshot
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.snapshot import (
     AppSnapshot,
@@ -85,6 +86,8 @@ class Sums:
         for change, count in snapshot.transitions.items():
             self._sum("breaker_transitions", (*to, *change), count)
         self._add_groups(to, snapshot)
+        if snapshot.hedges is not None:
+            self._add_hedges(to, snapshot.hedges)
         if snapshot.circuit is not None:
             self._worst("breaker_held", to, int(snapshot.circuit.held))
             self._sum("breaker_slow", to, snapshot.circuit.slow)
@@ -92,6 +95,14 @@ class Sums:
             self._sum("breaker_would_refuse", to, snapshot.circuit.would_refuse)
         self._times["attempt_seconds"].setdefault(to, Histogram()).merge(snapshot.seconds)
         self._times["budget_left_seconds"].setdefault(to, Histogram()).merge(snapshot.budgets)
+
+    def _add_hedges(self, to: tuple[str], hedges: HedgeSnapshot) -> None:
+        self._sum("hedges", to, hedges.made)
+        self._sum("hedges_won", to, hedges.won)
+        for reason, count in hedges.refused.items():
+            self._sum("hedges_refused", (*to, reason), count)
+        if hedges.delay is not None:
+            self._worst("hedge_delay_seconds", to, hedges.delay)
 
     def _add_groups(self, to: tuple[str], snapshot: DependencySnapshot) -> None:
         for group, figures in snapshot.groups.items():

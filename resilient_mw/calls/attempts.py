@@ -117,7 +117,7 @@ class Attempts:
             breaker.notice(now)
             if breaker.state is not BreakerState.CLOSED:
                 return HedgeRefusal.CIRCUIT_OPEN
-        if state.throttle is not None and state.throttles(now, breaker):
+        if state.throttle is not None and state.throttle.refuses(now):
             return HedgeRefusal.THROTTLED
         if not state.take_slot():
             return HedgeRefusal.BULKHEAD_FULL

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from resilient_mw.calls.config import BreakerPolicy, RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core import ports
-from resilient_mw.core.call_snapshot import GroupSnapshot, KeyedSnapshot
+from resilient_mw.core.call_snapshot import GroupSnapshot, HedgeSnapshot, KeyedSnapshot
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.snapshot import BUCKETS, Histogram, Transition
 from resilient_mw.runtime.context import current
@@ -88,6 +88,7 @@ def complete(factor: int = 1, breaker: str | None = "open", bulkhead: int | None
         },
         keyed=KeyedSnapshot(states=11 * factor, open=12 * factor, evicted=13 * factor, shared=14 * factor),
         watch_errors=15 * factor,
+        hedges=HedgeSnapshot(made=18 * factor, won=16 * factor, refused={"budget": 17 * factor}, delay=0.125),
     )
 
 
@@ -123,6 +124,10 @@ def test_each_figure_is_in_its_place(registry: CollectorRegistry) -> None:
         ("keyed_evicted_total", P): 13,
         ("keyed_shared_total", P): 14,
         ("call_watch_errors_total", P): 15,
+        ("hedges_total", P): 18,
+        ("hedges_won_total", P): 16,
+        ("hedges_refused_total", P, "reason=budget"): 17,
+        ("hedge_delay_seconds", P): 0.125,
         ("attempt_seconds_count", P): 1,
         ("attempt_seconds_sum", P): 0.002,
         ("budget_left_seconds_count", P): 2,
