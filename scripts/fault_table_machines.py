@@ -166,7 +166,7 @@ MACHINE_FAULTS = (
         OWNING + "test_a_finalizer_that_runs_while_its_own_thread_holds_the_lock_does_not_hang",
     )),
     Fault("forgotten_body_keeps_its_slot", OWNER,
-        "self._clear_up()\n            actions = call.begin", "actions = call.begin",
+        "        while self._abandoned:\n            self._abandoned.popleft()", "        while False:\n            self._abandoned.popleft()",
         (OWNING + "test_a_call_that_was_abandoned_while_others_held_the_lock_is_cleared_up_by_the_next",)),
     Fault("forks_share_their_jitter", OWNER, "rng or random.SystemRandom()", "rng or random.Random()", (
         OWNING + "test_b67_processes_that_were_forked_after_the_first_call_have_jitter_of_their_own",

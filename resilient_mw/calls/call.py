@@ -10,6 +10,8 @@ acceptable answer is delivered, the others are cancelled, and hold their slots u
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from resilient_mw.calls.attempt import Attempt, Stage
 from resilient_mw.calls.attempts import Attempts
 from resilient_mw.calls.classify import Verdict, classify_failure, classify_head
@@ -31,6 +33,8 @@ from resilient_mw.calls.retry import Tried, retry_delay
 FIRST = (DELIVER,)
 CONFLICT = 409
 """What a dependency answers that is still at work on a request with the same key."""
+OUT_OF_TIME = 504
+"""The status of a deadline that has passed."""
 
 
 class Call(Attempts):
@@ -66,6 +70,9 @@ class Call(Attempts):
             self._settle(now, attempt, None, "lost")
             return (Discard(number),)
         attempt.verdict = verdict = classify_head(head, self._state.failures)
+        if attempt.cut_short and head.status == OUT_OF_TIME and verdict.failed:
+            # It was told how little there was, and says that this was not enough: the caller's doing.
+            attempt.verdict = verdict = replace(verdict, failed=None)
         attempt.outcome = self._state.answered(attempt, head)
         if self._state.hedging is not None:
             self._answered(now, attempt, failed=verdict.failed)

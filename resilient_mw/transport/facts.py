@@ -137,6 +137,9 @@ def _phase_of(error: Exception) -> Phase:
 def _went_stale(library: Library, error: Exception, scope: Scope) -> bool:
     """Return whether a connection that we had kept was closed by the other side before one byte of answer came.
 
-    That is the risk of keeping connections, and no illness of the dependency.
+    That is the risk of keeping connections, and no illness of the dependency. Where the request itself could not be written,
+    nothing was read, and so nothing was counted.
     """
-    return not scope.connected and scope.received == 0 and not isinstance(error, library.timeout)
+    if scope.connected or isinstance(error, library.timeout):
+        return False
+    return scope.received == 0 or (scope.received is None and scope.phase is Phase.WRITE)

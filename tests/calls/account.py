@@ -86,6 +86,8 @@ class Account:
         entry.price = 1
         if head.refused and head.status >= 400:
             entry.failed, may_pass, acted = None, True, False
+        if head.status == 504 and entry.failed and self._was_short(entry):
+            entry.failed = None
         if entry.failed:
             self._tell(now, entry, True)
         retry_at = (

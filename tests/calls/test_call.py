@@ -261,6 +261,23 @@ def test_b70_what_the_dependency_did_wrong_opens_it(status: int) -> None:
     assert isinstance(desk.call().begin(0.0)[0], Refuse)
 
 
+@pytest.mark.parametrize(
+    ("status", "budget", "blamed"), [(504, 0.3, False), (504, 2.0, True), (503, 0.3, True)]
+)
+def test_a_504_of_a_small_budget_says_nothing_about_the_dependency(
+    status: int, budget: float, blamed: bool
+) -> None:
+    """It was told how little there was, and answers that this was not enough."""
+    desk = Desk(breaker=EDGY)
+    for _ in range(2):
+        call = desk.call(deadline_at=budget)
+        _start(call.begin(0.0))
+        call.head(0.25, call.attempts, Head(status))
+        call.end(0.25, None)
+    assert isinstance(desk.call().begin(0.3)[0], Refuse) is blamed
+    assert desk.at_rest()
+
+
 def test_b70_what_counts_can_be_set() -> None:
     desk = Desk(breaker=replace(EDGY, failure_statuses={404}))
     for status, passes in ((503, True), (404, False)):

@@ -245,6 +245,8 @@ def wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("decorators", [[], [wrapping]], ids=["bare", "decorated"])
 def test_class_based_views(decorators: list[Any]) -> None:
+    """B82: on classes of views and on their methods, in either order."""
+
     @priority("sheddable")
     class Base(MethodView):
         def get(self, **values: Any) -> str:
@@ -287,6 +289,7 @@ def test_class_based_views(decorators: list[Any]) -> None:
 
 
 def test_partials() -> None:
+    """B82: a mark is found below what the framework or its user put around it."""
     app = Flask(__name__)
     add(app, "/p/<id>", functools.partial(priority("sheddable")(view()), extra=1), endpoint="p")
     assert view_priority(wsgi_routes(app), "/p/1") == "sheddable"

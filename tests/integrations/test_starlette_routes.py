@@ -562,6 +562,8 @@ def test_a_mark_on_a_foreign_application_and_on_its_mount() -> None:
 
 
 def test_classes_and_their_methods() -> None:
+    """B82: a mark is found below what the framework or its user put around it."""
+
     @priority("sheddable")
     class Base(HTTPEndpoint):
         async def get(self, request: Request) -> PlainTextResponse:
@@ -589,6 +591,8 @@ def test_classes_and_their_methods() -> None:
 
 
 def test_callable_objects_and_partials() -> None:
+    """B82: a mark is found below what the framework or its user put around it."""
+
     @priority("critical")
     class Handler:
         async def __call__(self, request: Request) -> PlainTextResponse:

@@ -112,12 +112,16 @@ def test_b52_a_body_that_was_begun_was_sent() -> None:
         (httpx.ReadError("x"), {"received": 0, "connected": True}, False),
         (httpx.ReadError("x"), {"received": None}, False),
         (httpx.ReadTimeout("x"), {"received": 0}, False),
+        (httpx.WriteError("x"), {"received": None, "phase": Phase.WRITE}, True),
+        (httpx.WriteError("x"), {"received": None, "phase": Phase.WRITE, "connected": True}, False),
+        (httpx.WriteError("x"), {"received": 1, "phase": Phase.WRITE}, False),
+        (httpx.WriteError("x"), {"received": None, "phase": None}, False),
     ],
 )
 def test_b59_a_kept_connection_that_went_stale_is_nobodys_fault(
     error: Exception, scope: dict[str, Any], ours: bool
 ) -> None:
-    failed = failure(error, phase=Phase.HEAD, **scope)
+    failed = failure(error, **{"phase": Phase.HEAD, **scope})
     assert failed is not None
     assert failed.ours is ours
 
