@@ -274,8 +274,8 @@ def test_a_504_of_a_small_budget_says_nothing_about_the_dependency(
         _start(call.begin(0.0))
         call.head(0.25, call.attempts, Head(status))
         call.end(0.25, None)
-    assert isinstance(desk.call().begin(0.3)[0], Refuse) is blamed
     assert desk.at_rest()
+    assert isinstance(desk.call().begin(0.3)[0], Refuse) is blamed
 
 
 def test_b70_what_counts_can_be_set() -> None:
