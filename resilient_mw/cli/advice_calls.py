@@ -39,6 +39,14 @@ def _retries(dependency: DependencyReport) -> Iterator[Warn]:
             f"unsafe_methods has {', '.join(keyless)} to {name!r} repeated after a lost answer, without a key by which it could "
             "tell: the work may be done twice. Set idempotency_key if the dependency knows such keys",
         )
+    if told.hedge is not None and not told.hedge.budgeted:
+        yield Warn(
+            "hedge_without_budget",
+            None,
+            name,
+            f"no budget bounds the hedges of {name!r}: when all its answers become slow, its load grows to x"
+            f"{number(dependency.amplification)}, which makes them slower. Set a RetryPolicy with a budget_ratio",
+        )
 
 
 def _breaker(dependency: DependencyReport) -> Iterator[Warn]:

@@ -72,7 +72,7 @@ def dependency_report(facts: DependencyFacts, question: Question, longest: float
     dependency, retry, breaker = facts.dependency, facts.dependency.retry, facts.dependency.breaker
     rate = None if question.rate is None else question.rate / question.workers
     budgeted = retry is not None and retry.budget_ratio is not None
-    worst = amplification(retry, rate)
+    worst = amplification(retry, rate, 0 if dependency.hedge is None else dependency.hedge.hedges)
     owned = dependency.fields.tells and not (retry is not None and retry.insist)
     attempts = longest_call(dependency)
     in_request = None if longest is None else max(0.0, longest - dependency.reserve)
@@ -104,39 +104,43 @@ def dependency_report(facts: DependencyFacts, question: Question, longest: float
     )
 
 
-def amplification(retry: RetryPolicy | None, rate: float | None) -> float:
+def amplification(retry: RetryPolicy | None, rate: float | None, hedges: int = 0) -> float:
     """Return how many attempts a dependency gets per call at worst, over any 10 s.
 
     Without a retry budget it is the number of attempts. With one it is 1 + `budget_ratio`; the `budget_per_second` that
-    are always allowed come on top where the rate of the calls is known, since they count for little traffic only.
+    are always allowed come on top where the rate of the calls is known, since they count for little traffic only. Hedges
+    spend the same budget; without one each call may have all of them.
     """
-    if retry is None:
-        return 1.0
-    if retry.budget_ratio is None:
-        return float(retry.attempts)
+    most = float(hedges + (1 if retry is None else retry.attempts))
+    if retry is None or retry.budget_ratio is None:
+        return most
     free = 0.0 if rate is None else retry.budget_per_second / rate
-    return min(float(retry.attempts), 1.0 + retry.budget_ratio + free)
+    return min(most, 1.0 + retry.budget_ratio + free)
 
 
 def longest_call(dependency: Dependency) -> float | None:
     """Return how long all attempts of a call and the waits between them take at most, in seconds; None: no bound.
 
-    A wait is a back-off, or the longest `Retry-After` that is obeyed, whichever is longer. Each attempt may wait for a slot.
+    A wait is a back-off, or the longest `Retry-After` that is obeyed, whichever is longer. Each attempt may wait for a slot,
+    and the hedges of the call begin each its delay after the one before: at most the time of an attempt.
     """
     attempt = longest_attempt(dependency)
     if attempt is None:
         return None
+    hedge, hedged = dependency.hedge, 0.0
+    if hedge is not None:
+        hedged = hedge.hedges * (attempt if hedge.delay is None else min(attempt, hedge.delay))
     if isinstance(dependency.bulkhead, BulkheadPolicy):
         attempt += dependency.bulkhead.max_wait
     retry = dependency.retry
     if retry is None:
-        return attempt
+        return attempt + hedged
     told = retry.max_retry_after * (1.0 + SPREAD)
     waits = (
         max(told, min(retry.backoff_cap, retry.backoff_base * 2.0**made))
         for made in range(retry.attempts - 1)
     )
-    return attempt * retry.attempts + sum(waits)
+    return attempt * retry.attempts + hedged + sum(waits)
 
 
 def _least(*bounds: float | None) -> float | None:

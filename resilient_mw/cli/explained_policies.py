@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from resilient_mw.calls.breaker_policy import BreakerPolicy
 from resilient_mw.calls.bulkhead import BulkheadPolicy
+from resilient_mw.calls.config import RetryPolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.fallback import UNSET, Fallback
 from resilient_mw.calls.groups import MOST_STATES
+from resilient_mw.calls.hedge import HedgePolicy
 from resilient_mw.calls.key import IdempotencyKeys
 from resilient_mw.cli.words import function_name
 
@@ -57,6 +59,24 @@ class MeasuredReport:
 
 
 @dataclass(frozen=True, slots=True)
+class HedgeReport:
+    """When an attempt gets company.
+
+    Attributes:
+        hedges: of one call, at most.
+        delay: seconds after which; None: measured.
+        quantile, samples: of the times until a head, and how many must be known; None: the delay is fixed.
+        budgeted: whether a budget bounds them.
+    """
+
+    hedges: int
+    delay: float | None
+    quantile: float | None
+    samples: int | None
+    budgeted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FallbackReport:
     """What stands in for an error.
 
@@ -77,7 +97,7 @@ class PoliciesReport:
 
     Attributes:
         attempt: seconds that one attempt may take at most; None: no bound.
-        breaker, measured, fallback: see there.
+        breaker, measured, fallback, hedge: see there.
         bulkhead_wait, bulkhead_queue: seconds that an attempt waits for a slot at most, and how many may wait.
         adaptive_floor: the fewest attempts at once; the bulkhead is the most.
         most_throttled: the largest share that the throttle refuses.
@@ -106,6 +126,7 @@ class PoliciesReport:
     unsafe_methods: tuple[str, ...]
     insists: bool
     fallback: FallbackReport | None
+    hedge: HedgeReport | None
 
 
 def policies_report(dependency: Dependency, rate: float | None) -> PoliciesReport:
@@ -143,6 +164,7 @@ def policies_report(dependency: Dependency, rate: float | None) -> PoliciesRepor
         else tuple(sorted(method.upper() for method in retry.unsafe_methods)),
         insists=retry is not None and retry.insist and retry.attempts > 1,
         fallback=None if dependency.fallback is None else _fallback(dependency.fallback),
+        hedge=None if dependency.hedge is None else _hedge(dependency.hedge, dependency.retry),
     )
 
 
@@ -175,6 +197,17 @@ def _measured(dependency: Dependency, rate: float | None) -> MeasuredReport | No
     acts_after = None if rate is None else policy.samples / rate
     cap = longest_attempt(dependency)
     return MeasuredReport(policy.floor, cap, policy.false_timeouts, policy.samples, acts_after)
+
+
+def _hedge(policy: HedgePolicy, retry: RetryPolicy | None) -> HedgeReport:
+    measured = policy.delay is None
+    return HedgeReport(
+        hedges=policy.hedges,
+        delay=policy.delay,
+        quantile=policy.quantile if measured else None,
+        samples=policy.samples if measured else None,
+        budgeted=retry is not None and retry.budget_ratio is not None,
+    )
 
 
 def _fallback(policy: Fallback) -> FallbackReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from resilient_mw.cli.explained_calls import LAYERS, DependencyReport
-from resilient_mw.cli.explained_policies import BreakerReport, FallbackReport, PoliciesReport
+from resilient_mw.cli.explained_policies import BreakerReport, FallbackReport, HedgeReport, PoliciesReport
 from resilient_mw.cli.words import counted, number, seconds
 
 
@@ -25,6 +25,8 @@ def policies(each: DependencyReport) -> Iterator[str]:
             f"an attempt gets {number(measured.floor)}..{seconds(measured.cap)}, cutting off "
             f"{number(measured.false_timeouts * 100)} % in vain; after {counted(measured.samples, 'attempt')}{after}",
         )
+    if told.hedge is not None:
+        yield _row("hedge", _hedge(told.hedge))
     yield from _load(told)
     if told.breaker is not None:
         yield from _breaker(told.breaker)
@@ -94,6 +96,14 @@ def _groups(told: PoliciesReport) -> Iterator[str]:
         kinds.append(f"one for each {told.group_key}")
     if kinds:
         yield _row("groups", f"{', '.join(kinds)}: at most {counted(told.states, 'state')} in each process")
+
+
+def _hedge(told: HedgeReport) -> str:
+    after = seconds(told.delay)
+    if told.quantile is not None and told.samples is not None:
+        after = f"the time in which {number(told.quantile * 100)} % answer; from {counted(told.samples, 'answer')} on"
+    budget = "" if told.budgeted else "; no budget bounds them"
+    return f"{told.hedges} at most beside the attempts of a call, each after {after}{budget}"
 
 
 def _fallback(told: FallbackReport) -> str:

@@ -15,7 +15,7 @@ from tests.cli.conftest import FASTAPI, FLASK, STARLETTE, Explain
 POLICY = FASTAPI + "app.add_middleware(ResilienceMiddleware, {})\n@app.get('/x')\nasync def x(): ...\n"
 CALLS = """
 import httpx
-from resilient_mw.calls import BulkheadPolicy, ThrottlePolicy, TimeoutPolicy
+from resilient_mw.calls import BulkheadPolicy, HedgePolicy, ThrottlePolicy, TimeoutPolicy
 from resilient_mw_integrations.httpx import ResilientTransport
 app = ResilienceMiddleware(app)
 client = httpx.Client(transport=ResilientTransport([Dependency("prices", match="http://prices/*", {})]))
@@ -144,6 +144,11 @@ CASES = {
     "repeated_without_key": [
         Case(FASTAPI + QUIET + CALLS.format("retry=RetryPolicy(unsafe_methods=['post', 'PATCH'])"), (), r"unsafe_methods has PATCH, POST to 'prices'"),
         Case(FASTAPI + QUIET + CALLS.format("retry=RetryPolicy(unsafe_methods=['POST']), idempotency_key='Key'"), (), None),
+    ],
+    "hedge_without_budget": [
+        Case(FASTAPI + CALLS.format("retry=None, hedge=HedgePolicy(hedges=2)"), (), r"hedges of 'prices': .* grows to x3, .* budget_ratio"),
+        Case(FASTAPI + QUIET + CALLS.format("retry=RetryPolicy(budget_ratio=None), hedge=HedgePolicy()"), (), r"grows to x3,"),
+        Case(FASTAPI + CALLS.format("hedge=HedgePolicy()"), (), None),
     ],
     "breaker_blind_to_slowness": [
         Case(FASTAPI + QUIET + CALLS.format("timeout=None"), (), r"circuit of 'prices' never opens on slow answers"),

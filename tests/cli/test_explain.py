@@ -445,6 +445,7 @@ def test_every_policy_of_a_dependency_is_shown_with_what_it_means(explain: Expla
         "unsafe_methods": ["POST"],
         "insists": False,
         "fallback": {"kinds": ["stale", "value"], "stale_for": 60, "max_bytes": 1048576},
+        "hedge": None,
     }
     assert {name: value for name, value in plain["policies"].items() if value} == {
         "attempt": 2.0,
@@ -475,6 +476,44 @@ def test_what_retries_do_to_the_last_of_three_layers_without_an_owner(explain: E
     assert (
         "the dependency is not told: 3 layers like this load the last one x27 at worst" in explain(source).out
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "amplification", "longest", "line"),
+    [
+        (
+            "retry=None, hedge=HedgePolicy(hedges=2, delay=0.25)",
+            3.0,
+            1.5,
+            "2 at most beside the attempts of a call, each after 0.25 s; no budget bounds them",
+        ),
+        (
+            "retry=RetryPolicy(max_retry_after=0, backoff_base=0.5), hedge=HedgePolicy()",
+            1.1,
+            3.5,
+            "1 at most beside the attempts of a call, each after the time in which 95 % answer; from 40 answers on",
+        ),
+    ],
+)
+def test_hedges_are_shown_with_what_they_add(
+    explain: Explain, fields: str, amplification: float, longest: float, line: str
+) -> None:
+    source = (
+        FASTAPI
+        + """
+import httpx
+from resilient_mw.calls import HedgePolicy
+from resilient_mw_integrations.httpx import ResilientTransport
+app = ResilienceMiddleware(app)
+"""
+        + f"""
+prices = Dependency("prices", match="http://prices/*", timeout=1.0, {fields})
+client = httpx.Client(transport=ResilientTransport([prices]))
+"""
+    )
+    (prices,) = explain(source, "--json").json()["dependencies"]
+    assert (prices["amplification"], prices["longest_call"]) == (amplification, longest)
+    assert f"    hedge          {line}\n" in explain(source).out
 
 
 def test_a_dependency_of_functions_alone_is_explained(explain: Explain) -> None:

@@ -25,6 +25,6 @@ def test_the_page_names_every_warning() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     sources = inspect.getsource(advice) + inspect.getsource(advice_calls)
     made = set(re.findall(r'Warn\(\s*"(\w+)"', sources))
-    assert len(made) == 15
+    assert len(made) == 16
     assert set(named) == made
     assert f"{advice.OPEN_TIMES} x `open_for`" in PAGE.read_text(encoding="utf-8")
