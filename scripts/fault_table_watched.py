@@ -60,6 +60,13 @@ FAULTS = (
         (TRACED + "test_what_is_traced_in_an_attempt_lies_below_the_call",),
     ),
     Fault(
+        "tracing_writes_into_an_ended_span",
+        TRACING,
+        "        if not self._span.is_recording():\n            return\n",
+        "",
+        (TRACED + "test_an_attempt_that_ends_after_its_call_is_not_told_of",),
+    ),
+    Fault(
         "tracing_blames_who_gives_up",
         TRACING,
         "    if end.outcome not in ERRORS:\n        return None",

@@ -86,7 +86,9 @@ class TracedCall:
         self.number = number
 
     def attempt_ended(self, attempt: AttemptEnds) -> None:
-        """Add an event for an attempt."""
+        """Add an event for an attempt. One that another was faster than may end after its call: that is told to nobody."""
+        if not self._span.is_recording():
+            return
         attributes: dict[str, AttributeValue] = {"resilient_mw.attempt": attempt.number}
         if self._http and attempt.number > 1:
             attributes["http.request.resend_count"] = attempt.number - 1

@@ -75,7 +75,7 @@ class WatchedCall(Protocol):
         ...
 
     def attempt_ended(self, attempt: AttemptEnds) -> None:
-        """Take the end of an attempt."""
+        """Take the end of an attempt: after that of its call, maybe, if another one was faster."""
         ...
 
     def left(self) -> None:

@@ -424,6 +424,18 @@ def test_a_response_that_was_thrown_away_ends_its_span_with_the_next_call(traces
     assert (lost.end_time or 0) <= (answered.start_time or 0)
 
 
+def test_an_attempt_that_ends_after_its_call_is_not_told_of(
+    traces: Traces, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = CallTracing(traces.provider).begins(CallBegins("prices", http=True, budget=None))
+    call.attempt_ended(AttemptEnds(2, 200, None, timed_out=False))
+    call.left()
+    call.ended(CallEnds("answered", 2))
+    call.attempt_ended(AttemptEnds(1, None, "head", timed_out=True))
+    assert [event["attempt"] for event in events(traces.only())] == [2]
+    assert caplog.records == []
+
+
 # -- tracers that fail -------------------------------------------------------------------------------------------------
 
 
