@@ -229,7 +229,8 @@ class CircuitBreaker:
         if self._classify is None or not isinstance(error, Exception):
             return classify_exception(error, self.policy.exclude)
         try:
-            return self._classify(error)
+            failed = self._classify(error)
+            return None if failed is None else bool(failed)
         except Exception:  # noqa: BLE001  the caller is owed the error of the call, not this one
             self.machine.failed_listeners += 1
             return None

@@ -393,3 +393,11 @@ def test_bad_values_are_refused() -> None:
         CircuitBreaker("x", 5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="CircuitBreaker.classify"):
         CircuitBreaker("x", classify=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("said", "outcome"), [("yes", "error"), ([], "ok"), (1, "error")])
+def test_a_classifier_that_answers_with_something_else_hides_no_error(said: object, outcome: str) -> None:
+    circuit = _circuit(classify=lambda _error: said)
+    with pytest.raises(OSError, match="answer"):
+        circuit.call(_fail)
+    assert circuit.snapshot().attempts[outcome] == 1
