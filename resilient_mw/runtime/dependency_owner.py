@@ -45,6 +45,8 @@ class DependencyOwner:
         self._rng = rng or random.SystemRandom()
         self._begin_anew()
         self._lock = threading.Lock()
+        # Of its own, and again in the same thread: keys are compared by code of users, which may call the dependency.
+        self._kept_lock = threading.RLock()
         self._abandoned: deque[Call] = deque()
         ports.register_dependency(self)
         after_fork(self)
@@ -52,6 +54,7 @@ class DependencyOwner:
     def forked(self) -> None:
         """Begin anew in a forked child: calls, lock and counts are the parent's."""
         self._lock = threading.Lock()
+        self._kept_lock = threading.RLock()
         self._abandoned.clear()
         self._begin_anew()
 
@@ -147,7 +150,7 @@ class DependencyOwner:
         """Keep a good answer for later; None: give up the one that is kept."""
         last_good = self.state.last_good
         if last_good is not None:
-            with self._lock:
+            with self._kept_lock:
                 last_good.forget(key) if kept is None else last_good.keep(key, kept)
 
     def last_good(self, key: Hashable, fields: Mapping[str, str] | None = None) -> Kept | None:
@@ -155,7 +158,7 @@ class DependencyOwner:
         last_good = self.state.last_good
         if last_good is None:
             return None
-        with self._lock:
+        with self._kept_lock:
             return last_good.find(key, self.clock.now(), fields)
 
     def judged(self) -> tuple[int, int, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Hashable
+from contextlib import suppress
 from types import CoroutineType
 from typing import Any
 
@@ -122,13 +123,15 @@ class KeptValue:
         self._owner = standby.owner
         self._key: Hashable = None
         if kept and self._owner.state.last_good is not None:
-            key = (function, args, frozenset(kwargs.items())) if _hashable(args, kwargs) else None
-            self._key = key
+            self._key = _key(function, args, kwargs)
 
     def keep(self, value: Any) -> Any:
         """Keep a good value, and return it."""
         if self._key is not None:
-            self._owner.keep(self._key, Kept(value, self._owner.clock.now()))
+            with suppress(
+                Exception
+            ):  # The comparison of the arguments broke: the value is good all the same.
+                self._owner.keep(self._key, Kept(value, self._owner.clock.now()))
         return value
 
     def instead(self, error: Exception) -> Any:
@@ -142,7 +145,10 @@ class KeptValue:
         return (await self._standby.ainstead(error))[1] if kept is None else kept.answer
 
     def _last_good(self) -> Kept | None:
-        kept = None if self._key is None else self._owner.last_good(self._key)
+        kept: Kept | None = None
+        if self._key is not None:
+            with suppress(Exception):
+                kept = self._owner.last_good(self._key)
         if kept is not None:
             self._owner.fell_back("stale")
         return kept
@@ -156,9 +162,11 @@ def kept_value(
     return None if policy is None else KeptValue(Standby(owner, policy), function, args, kwargs, kept=kept)
 
 
-def _hashable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _key(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+    """Return the key of a call; None: it has none, because something in it cannot be hashed."""
     try:
-        hash((args, frozenset(kwargs.items())))
-    except TypeError:
-        return False
-    return True
+        key = (function, args, frozenset(kwargs.items()))
+        hash(key)
+    except Exception:  # noqa: BLE001  code of the user
+        return None
+    return key

@@ -118,7 +118,7 @@ class Run:
 
     Attributes:
         call: the call machine.
-        answered: whether the last attempt raised what counts as an answer.
+        answered: whether what the last attempt raised counts as an answer.
     """
 
     def __init__(
@@ -255,6 +255,7 @@ class SyncRun(Run):
             return self.broke(error)
         if isinstance(value, CoroutineType):
             value.close()
+            self.answered = True  # A mistake of the caller: nothing stands in for it.
             raise TypeError(f"{self._function!r} is a coroutine function: use acall() for it")
         self._value = value
         return ANSWER

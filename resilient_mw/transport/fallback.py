@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -177,6 +178,9 @@ class Asked:
             size = len(body) + sum(len(name) + len(value) for name, value in head[1]) + len(self._key[1])
             self._owner.keep(self._key, replace(kept, answer=(*head, body), size=size))
 
+        if isinstance(response.stream, self._library.bytes_stream):
+            complete(b"".join(response.stream))  # It is here already: nobody will read it.
+            return response
         module = self._library.module
         base = module.SyncByteStream if recorder is SyncRecorded else module.AsyncByteStream
         response.stream = recorder_of(recorder, base)(response.stream, self._policy.largest, complete)
@@ -199,6 +203,14 @@ class Asked:
         left = [(name, value) for name, value in fields if name.lower() not in mine]
         return [*left, (DEGRADED.encode(), STALE.encode()), (b"Age", age.encode())]
 
+    def _copied(self, answer: Any) -> Any:
+        """Return a response of its own for this request: the library writes into what it gets."""
+        if not answer.is_closed:
+            return answer  # A body that is still to come can be read by one only.
+        answer = copy(answer)
+        answer.headers = self._library.module.Headers(answer.headers)
+        return answer
+
     def _made(self, kind: str, answer: Any) -> Any:
         """Return a response of what a value or a function gives.
 
@@ -208,6 +220,8 @@ class Asked:
         if answer is NOTHING or not kind:
             return None
         module = self._library.module
+        if answer is self._policy.value and isinstance(answer, module.Response):
+            answer = self._copied(answer)
         if not isinstance(answer, module.Response):
             if isinstance(answer, bytes | str):
                 answer = module.Response(200, content=answer)

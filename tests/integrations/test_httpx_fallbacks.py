@@ -239,3 +239,26 @@ def test_a_client_whose_responses_cannot_be_made_says_so() -> None:
         requests.ResilientAdapter(
             [Dependency("prices", "http://prices/*", fallback=Fallback(value=b"spare"))]
         )
+
+
+def test_each_request_gets_a_response_of_its_own(service: Service) -> None:
+    spare = service.lib.Response(200, json=["spare"], headers={"X-Own": "1"})
+    service.prices(Fallback(value=spare))
+    service.status = 503
+    answers = [service.wire.get(f"http://prices/{name}") for name in "ab"]
+    for answer, path in zip(answers, ["/a", "/b"], strict=True):
+        assert (answer.request.url.path, answer.json()) == (path, ["spare"])
+        assert (answer.headers["X-Own"], answer.headers["X-Degraded"]) == ("1", "fallback")
+        answer.headers["X-Own"] = "changed by a caller"
+    assert "X-Degraded" not in spare.headers
+
+
+def test_an_answer_that_is_whole_from_the_beginning_is_kept(service: Service) -> None:
+    statuses = iter([200, 503])
+    body = gzip.compress(b"fresh")
+    service.inner = service.lib.MockTransport(
+        lambda _: service.lib.Response(next(statuses), headers={"Content-Encoding": "gzip"}, content=body)
+    )
+    service.prices(Fallback(stale_for=60))
+    assert service.wire.get(URL).text == "fresh"
+    assert service.wire.get(URL).text == "fresh"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -157,3 +159,72 @@ def test_the_last_good_value_gets_too_old() -> None:
     time.sleep(0.06)
     with pytest.raises(OSError, match="away"):
         reads()
+
+
+class Argument:
+    """Hashed and compared by code that may do anything."""
+
+    def __init__(self, hashed: Callable[[], int], compared: Callable[[], bool]) -> None:
+        self.hashed, self.compared = hashed, compared
+
+    def __hash__(self) -> int:
+        return self.hashed()
+
+    def __eq__(self, other: object) -> bool:
+        return self.compared()
+
+
+def _breaks() -> Any:
+    raise ValueError("this code of a user is broken")
+
+
+@dataclass
+class Callable5:
+    """A function that cannot be hashed."""
+
+    name: str = "five"
+
+    def __call__(self, *_: object) -> int:
+        return 5
+
+
+@pytest.mark.parametrize(
+    ("function", "hashed", "compared"),
+    [
+        (lambda _: 5, _breaks, bool),
+        (lambda _: 5, int, _breaks),
+        (Callable5(), int, bool),
+    ],
+)
+def test_a_good_value_is_returned_whatever_its_arguments_do(
+    function: Any, hashed: Callable[[], int], compared: Callable[[], bool]
+) -> None:
+    calls = guarded(Fallback(stale_for=60)).guard(idempotent=True)
+    for _ in range(3):
+        assert calls.call(function, Argument(hashed, compared)) == 5
+
+
+def test_arguments_that_call_the_dependency_when_they_are_compared_do_not_wait_for_themselves() -> None:
+    db = guarded(Fallback(stale_for=60))
+    calls = db.guard(idempotent=True)
+
+    def compared() -> bool:
+        db.call(int)
+        return True
+
+    def twice() -> None:
+        for _ in range(2):
+            calls.call(isinstance, Argument(int, compared), object)
+
+    thread = threading.Thread(target=twice, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert db.snapshot().attempts["2xx"] > 2
+
+
+def test_nothing_stands_in_for_a_coroutine_function_that_is_called_in_a_thread() -> None:
+    db = guarded(Fallback(value=1), bulkhead=1)
+    with pytest.raises(TypeError, match="use acall"):
+        db.call(afail)
+    assert db.snapshot().in_use == 0
