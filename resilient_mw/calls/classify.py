@@ -28,8 +28,9 @@ What counts against it can be set (`BreakerPolicy.failure_statuses`). Failures w
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from resilient_mw.calls.budget import PRICE, TIMEOUT_PRICE
 from resilient_mw.calls.config import FAILURE_STATUSES
@@ -97,6 +98,18 @@ def classify_failure(failure: Failure, *, cut_short: bool) -> Verdict:
     blameless = failure.ours or failure.refused or cut_short
     price = TIMEOUT_PRICE if failure.timed_out else PRICE
     return Verdict(None if blameless else True, failure.wanted is not False, acted, price)
+
+
+def asked(rule: Callable[[Any], object], outcome: object) -> bool:
+    """Ask the user's own rule about what may pass. It runs without a lock, and what it raises ends the call.
+
+    Raises:
+        TypeError: it returned something else than True or False.
+    """
+    answer = rule(outcome)
+    if not isinstance(answer, bool):
+        raise TypeError(f"RetryPolicy.retry_if returned {answer!r}: it must return True or False")
+    return answer
 
 
 def classify_exception(error: BaseException, exclude: Collection[type[BaseException]] = ()) -> bool | None:

@@ -17,9 +17,11 @@ Cancellations and everything else that is no `Exception` are never read: they en
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
+from resilient_mw.calls.classify import asked
 from resilient_mw.calls.events import Failure, Head, Phase
 from resilient_mw.core.errors import CallRefused
 
@@ -104,6 +106,14 @@ def effect_of(
     if told is None:
         told = _nearest(DEFAULTS, error) or Effect.FAILED
     return Effect(told)
+
+
+def told(effect: Effect, error: Exception, rule: Callable[[Any], object] | None) -> Head | Failure:
+    """Return what an effect says; the user's own rule (`RetryPolicy.retry_if`) decides whether a failure may pass."""
+    outcome = OUTCOMES[effect]
+    if rule is None or isinstance(outcome, Head):
+        return outcome
+    return replace(outcome, wanted=asked(rule, error))
 
 
 def _nearest(effects: Mapping[Any, Effect | str], error: Exception) -> Effect | str | None:

@@ -20,7 +20,7 @@ from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Phase, Refuse, Start
-from resilient_mw.calls.guarded import ANSWER, FUNCTION, OUTCOMES, OVERRUN, Effect, effect_of
+from resilient_mw.calls.guarded import ANSWER, FUNCTION, OVERRUN, Effect, effect_of, told
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import CallRefused, DeadlineExceeded, RequestCancelled, ResilienceWarning
@@ -176,7 +176,7 @@ class Run:
             )
             effect = Effect.FAILED
         self.answered = effect is Effect.ANSWERED
-        return OUTCOMES[effect]
+        return told(effect, error, dependency.fields.retry_if)
 
     def outcome(self, action: Action) -> Any:
         """Return what the last attempt returned.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from resilient_mw.calls.classify import asked
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import UNSENT, Failure, Head, Phase
 from resilient_mw.core.errors import ResilienceError
@@ -39,7 +40,7 @@ def head_of(dependency: Dependency, response: Any, wall_now: float) -> Head:
     """
     status: int = response.status_code
     rule = dependency.fields.retry_if
-    wanted = None if rule is None else _wanted(rule, response)
+    wanted = None if rule is None else asked(rule, response)
     if status < 400:
         return Head(status) if rule is None else Head(status, wanted=wanted)
     headers = response.headers
@@ -56,18 +57,6 @@ def head_of(dependency: Dependency, response: Any, wall_now: float) -> Head:
         told_not_to=told_not_to,
         wanted=wanted,
     )
-
-
-def _wanted(rule: Callable[[Any], object], outcome: object) -> bool:
-    """Ask the user's own rule. It runs without a lock, and what it raises ends the call.
-
-    Raises:
-        TypeError: it returned something else than True or False.
-    """
-    answer = rule(outcome)
-    if not isinstance(answer, bool):
-        raise TypeError(f"RetryPolicy.retry_if returned {answer!r}: it must return True or False")
-    return answer
 
 
 def _retry_after(headers: Any, wall_now: float) -> float | None:
@@ -111,7 +100,7 @@ def failure_of(
         timed_out=isinstance(error, library.timeout),
         ours=phase is Phase.POOL or _went_stale(library, error, scope),
         refused=_was_refused(error),
-        wanted=None if rule is None else _wanted(rule, error),
+        wanted=None if rule is None else asked(rule, error),
     )
 
 

@@ -442,3 +442,34 @@ def test_nothing_waits_for_a_garbage_collection() -> None:
         assert [each() for each in seen] == [None] * 6
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize(("says", "runs"), [(True, 3), (False, 1)])
+def test_the_users_own_rule_decides_whether_a_failure_may_pass(half: int, says: bool, runs: int) -> None:
+    seen: list[BaseException] = []
+
+    def rule(error: BaseException) -> bool:
+        seen.append(error)
+        return says
+
+    retry = RetryPolicy(attempts=3, backoff_base=0.0, backoff_cap=0.0, budget_ratio=None, retry_if=rule)
+    db = Dependency("db", retry=retry, breaker=None, bulkhead=1)
+    raised: list[OSError] = []
+
+    def fail() -> None:
+        raised.append(OSError("away"))
+        raise raised[-1]
+
+    with pytest.raises(OSError, match="away"):
+        both(db, idempotent=True)[half](fail)
+    assert len(raised) == runs
+    assert seen == raised
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_rule_that_breaks_ends_the_call_and_nothing_is_held(half: int) -> None:
+    db = Dependency("db", retry=RetryPolicy(retry_if=lambda _: 1), bulkhead=1)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="retry_if returned 1"):
+        both(db)[half](lambda: 1 / 0)
+    assert db.snapshot().in_use == 0
