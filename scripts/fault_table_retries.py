@@ -53,7 +53,7 @@ FAULTS = (
     )),
     Fault("insisting_is_not_heard", RETRY, "if tried.owned and not policy.insist:", "if tried.owned:", RULES),
     Fault("told_not_to_and_does", RETRY, "if tried.verdict.told_not_to:", "if False:", (*RULES, *WIRE)),
-    Fault("rule_that_is_no_rule", FACTS, "if not isinstance(answer, bool):", "if False:", WIRE),
+    Fault("rule_that_is_no_rule", CLASSIFY, "if not isinstance(answer, bool):", "if False:", WIRE),
     Fault("deadline_is_repeated", FACTS, "(*library.mistakes, ResilienceError)", "library.mistakes", WIRE),
     Fault("rule_frees_from_the_table", CLASSIFY,
         "return replace(verdict, passing=passing, told_not_to=head.told_not_to)",

@@ -18,11 +18,11 @@ from resilient_mw.calls.bulkhead import BulkheadPolicy, WaitingLine
 from resilient_mw.calls.config import FAILURE_STATUSES, IDEMPOTENT
 from resilient_mw.calls.events import Head, Phase
 from resilient_mw.calls.fallback import LastGood
+from resilient_mw.calls.group_maker import group_maker
 from resilient_mw.calls.groups import Group, GroupState, GroupStates
 from resilient_mw.calls.hedge import Hedging
 from resilient_mw.calls.refusals import RetryRefusal
 from resilient_mw.calls.throttle import Throttle
-from resilient_mw.calls.timeout import AdaptiveTimeout
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.snapshot import Histogram
 from resilient_mw.core.windows import RunningMedian
@@ -66,28 +66,11 @@ class DependencyState:
 
     def __init__(self, dependency: Dependency, random: Random) -> None:
         self.timeout = math.inf if dependency.timeout is None else dependency.timeout
-
         self.hedging = None if dependency.hedge is None else Hedging(dependency.hedge, self.timeout)
-
-        def make() -> GroupState:
-            breaker, adaptive = dependency.breaker, dependency.adaptive_timeout
-            return GroupState(
-                None if breaker is None else Breaker(breaker, random, dependency.timeout or 0.0),
-                None if adaptive is None else AdaptiveTimeout(adaptive, self.timeout),
-                None if self.hedging is None else self.hedging.model(),
-            )
-
-        def make_group() -> GroupState:
-            group = make()
-            if group.breaker is not None and self.breaker is not None:
-                group.breaker.begin_like(self.breaker)
-            return group
-
+        make = group_maker(dependency, random, self.timeout, self.hedging)
         self.group = make()
         self.breaker = self.group.breaker
-        self.groups = (
-            None if dependency.grouping is None else GroupStates(dependency.grouping.names, make_group)
-        )
+        self.groups = None if dependency.grouping is None else GroupStates(dependency.grouping.names, make)
         self.retry = dependency.retry
         self.budget: RetryBudget | None = None
         if self.retry is not None and self.retry.budget_ratio is not None:

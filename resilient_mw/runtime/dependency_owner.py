@@ -53,8 +53,8 @@ class DependencyOwner:
 
     def forked(self) -> None:
         """Begin anew in a forked child: calls, lock and counts are the parent's."""
-        self._lock = threading.Lock()
         self._kept_lock = threading.RLock()
+        self._lock = threading.Lock()
         self._abandoned.clear()
         self._begin_anew()
 

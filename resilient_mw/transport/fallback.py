@@ -179,7 +179,8 @@ class Asked:
             self._owner.keep(self._key, replace(kept, answer=(*head, body), size=size))
 
         if isinstance(response.stream, self._library.bytes_stream):
-            complete(b"".join(response.stream))  # It is here already: nobody will read it.
+            whole: Any = response.stream
+            complete(b"".join(whole))  # It is here already: nobody will read it.
             return response
         module = self._library.module
         base = module.SyncByteStream if recorder is SyncRecorded else module.AsyncByteStream

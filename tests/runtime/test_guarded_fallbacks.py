@@ -226,5 +226,5 @@ def test_arguments_that_call_the_dependency_when_they_are_compared_do_not_wait_f
 def test_nothing_stands_in_for_a_coroutine_function_that_is_called_in_a_thread() -> None:
     db = guarded(Fallback(value=1), bulkhead=1)
     with pytest.raises(TypeError, match="use acall"):
-        db.call(afail)
+        _ = db.call(afail)
     assert db.snapshot().in_use == 0

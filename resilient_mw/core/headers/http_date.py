@@ -66,7 +66,7 @@ def _epoch_seconds(match: re.Match[str], now: float) -> int | None:
         year = _full_year(year, (month, day, hour, minute, second), now)
     leap_second = (hour, minute, second) == (23, 59, 60)
     if leap_second and (year, month, day) == (9999, 12, 31):
-        return None  # The second after it is in no year that can be told, not even as the `now` of another date.
+        return None  # The second after it is in no year that can be told.
     if hour > 23 or minute > 59 or (second > 59 and not leap_second):
         return None
     try:
