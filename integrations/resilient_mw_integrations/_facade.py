@@ -230,6 +230,7 @@ def shaped(name: str, **errors: Any) -> ModuleType:
     module = ModuleType(name)
     names = {
         "Request": Request,
+        "Headers": Headers,
         "ByteStream": ByteStream,
         "SyncByteStream": SyncByteStream,
         "AsyncByteStream": AsyncByteStream,

@@ -64,7 +64,7 @@ class Library:
         """Return a copy of a request with header fields, body and extensions of its own, which are not copied again."""
         if not self._open:
             fields = [(name, value) for name, _, value in lines]
-            kept = {"headers": fields, "stream": stream, "extensions": extensions}
+            kept = {"headers": self.module.Headers(fields), "stream": stream, "extensions": extensions}
             return self.request(request.method, request.url, **kept)
         module = self.module
         headers = _new(module.Headers)
