@@ -15,6 +15,7 @@ from urllib3.exceptions import (
     EmptyPoolError,
     HTTPError,
     LocationValueError,
+    MaxRetryError,
     ProxyError,
     ReadTimeoutError,
     URLSchemeUnknown,
@@ -152,7 +153,12 @@ class ResilientPool(HTTPConnectionPool):
         except HTTPError as error:
             if not isinstance(error, AS_THEY_ARE):
                 # The error is dressed as this library does when its own retries are used up.
-                retries.new(total=retries.total and 0).increment(method, url, error=error, _pool=self)
+                try:
+                    retries.new(total=retries.total and 0).increment(method, url, error=error, _pool=self)
+                except MaxRetryError as dressed:
+                    told: Any = dressed
+                    told.phase = getattr(error, "phase", None)
+                    raise
             raise
         return raw
 

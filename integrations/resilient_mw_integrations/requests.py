@@ -101,16 +101,20 @@ class ResilientAdapter(HTTPAdapter):
         """
         try:
             response = super().send(request, *args, **options)
-        except requests.exceptions.ConnectionError as error:
+        except requests.exceptions.RequestException as error:
             # The adapter below takes every OSError for one of the network, and ours are one, too.
             inner = error.args[0] if error.args else None
+            told: Any = error
             if not isinstance(inner, ResilienceError):
+                told.phase = getattr(error, "phase", None) or getattr(inner, "phase", None)
                 raise
-            told: Any = inner
+            told = inner
             told.request = request
             raise told from told.__cause__
         except EmptyPoolError as error:
-            raise requests.exceptions.ConnectionError(error, request=request) from error
+            told = requests.exceptions.ConnectionError(error, request=request)
+            told.phase = getattr(error, "phase", None)
+            raise told from error
         raw = response.raw
         if isinstance(raw, ResilientResponse) and raw.resilient_body is not None:
             raw.resilient_body.request = request

@@ -192,6 +192,19 @@ def test_waiting_for_a_connection_of_the_pool(client: Any) -> None:
 
 
 @every_client
+def test_an_attempt_that_failed_says_in_which_phase_in_the_error_of_the_library(client: Any) -> None:
+    """Also where that error is wrapped in another one on its way up."""
+    with RawServer(never_answers) as server:
+        client.open([dependency(server.url, timeout=0.1)])
+        error, _ = timed(lambda: client.get(server.url + "/"))
+        url = server.url
+    assert not isinstance(error, DeadlineExceeded)
+    assert error.phase == Phase.HEAD
+    refused, _ = timed(lambda: client.get(url + "/"))
+    assert refused.phase == Phase.CONNECT
+
+
+@every_client
 def test_slow_name_resolution(client: Any, names: dict[str, Any]) -> None:
     never = Event()
 
