@@ -199,9 +199,9 @@ def test_an_attempt_that_failed_says_in_which_phase_in_the_error_of_the_library(
         error, _ = timed(lambda: client.get(server.url + "/"))
         url = server.url
     assert not isinstance(error, DeadlineExceeded)
-    assert error.phase == Phase.HEAD
+    assert getattr(error, "phase", None) == Phase.HEAD
     refused, _ = timed(lambda: client.get(url + "/"))
-    assert refused.phase == Phase.CONNECT
+    assert getattr(refused, "phase", None) == Phase.CONNECT
 
 
 @every_client
