@@ -48,7 +48,9 @@ SMALLEST = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptivePolicy:
-    """Where an adaptive limit begins, and how far it may fall. The bulkhead is what it never exceeds.
+    """Where an adaptive limit begins, and how far it may fall, in attempts at once. The bulkhead is what it never exceeds.
+
+    By default it begins at 20 and stays at 4 or more: the bulkhead must be at least that.
 
     Attributes:
         initial: the limit at the start.

@@ -26,6 +26,9 @@ def members(field: str, value: object) -> Collection[object]:
 class BreakerPolicy:
     """When a dependency is no longer asked, and how it is tried again.
 
+    By default it opens for 5 s, up to a tenth longer, when half of at least 10 of the last 20 outcomes failed, and closes
+    when three trials succeed. Slowness alone does not open it: that needs `slow_after`.
+
     Attributes:
         window: outcomes that are looked at, the most recent ones. Not used where `window_seconds` is set.
         window_seconds: seconds; the outcomes of the last so many are looked at instead, in ten steps. None: `window`.

@@ -20,6 +20,8 @@ from resilient_mw.core.checks import require_integer, require_number
 class BulkheadPolicy:
     """How many attempts may be under way at once, bodies included.
 
+    By default one more is refused at once; waiting hides a slow dependency from the caller, so it is asked for.
+
     Attributes:
         limit: the most.
         max_wait: seconds that one more waits for a slot, within its deadline. 0: it is refused at once.

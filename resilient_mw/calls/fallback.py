@@ -30,7 +30,9 @@ FORBIDDING = frozenset({"no-store", "private", "no-cache", "must-revalidate", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """What is answered instead of the error of a call.
+    """What is answered instead of the error of a call: the first of stale answer, function and value that is there.
+
+    One of the three must be given. Kept answers take at most 8 MiB by default, in each process.
 
     Attributes:
         stale_for: seconds; the age up to which the last good answer is used. None: none is kept.

@@ -25,6 +25,8 @@ _VERSIONS = (UUID4, 7)
 class IdempotencyKeys:
     """Which calls get an idempotency key, and of what form.
 
+    By default POST and PATCH get one in `Idempotency-Key`, a UUID of version 7, and may then be repeated.
+
     A request that carries the field already keeps it. So does one whose caller gives a key in
     `extensions={"idempotency_key": ...}`, for a job that keeps its key in its own record.
 

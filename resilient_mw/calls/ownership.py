@@ -12,6 +12,8 @@ from resilient_mw.core.headers.retry_owner import OWNER_NAME
 class RetryOwnership:
     """How a layer says that it retries, and how it hears it.
 
+    By default it calls itself `caller`; a name of your own tells in the logs below who retried.
+
     Told to trusted dependencies only. Within a request whose caller says that he, or somebody above him, retries,
     nothing is retried here (but see `RetryPolicy.insist`), and his name and attempt are passed on unchanged.
 

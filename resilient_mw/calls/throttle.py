@@ -34,6 +34,8 @@ BUCKETS = 20
 class ThrottlePolicy:
     """When a dependency that refuses is sent less.
 
+    By default nothing is refused here while it accepts at least half of what it gets, and one in ten is always sent.
+
     Attributes:
         window: seconds that are looked at; must be longer than the timeout of the dependency.
         sent_per_accept: requests that are sent for each one that is accepted (K). Lower: fewer refusals for the dependency
