@@ -30,6 +30,17 @@ class Wire:
         let_go(self.raw)
 
 
+class Place:
+    """What a forgotten response leaves behind: a place in its pool. The next call gives it back."""
+
+    def __init__(self, pool: Any, connection: Any) -> None:
+        self._pool = pool
+        self._connection = connection
+
+    def close(self) -> None:
+        self._pool._put_conn(self._connection)  # noqa: SLF001  as `release_conn` does
+
+
 class Upload:
     """A request body that can be sent once, and that knows whether it was begun.
 
@@ -152,9 +163,14 @@ class ResilientResponse(HTTPResponse):
             self.resilient_body.ended()
 
     def __del__(self) -> None:
-        # A collection may run anywhere, also while this thread holds a lock: nothing here takes one that is ours.
+        # A collection may run anywhere, also while this thread holds a lock, ours or that of the pool: none is taken.
         if self.resilient_body is not None:
-            self.resilient_body.delivery.forgotten()
+            delivery = self.resilient_body.delivery
+            if not delivery.closed and self._connection is not None:
+                delivery.stream = Place(self._pool, self._connection)
+                self._connection.close()
+                self._connection = None
+            delivery.forgotten()
         super().__del__()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -185,3 +186,32 @@ def test_an_adapter_says_that_it_cannot_go_to_another_process() -> None:
         pytest.raises(TypeError, match="Mount a new one"),
     ):
         pickle.dumps(made)
+
+
+def begins_an_answer(connection: Connection) -> None:
+    while connection.request():
+        connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n1234")
+
+
+@pytest.mark.filterwarnings("ignore::resilient_mw.ResilienceWarning")
+def test_a_forgotten_response_takes_no_lock_of_its_pool_and_leaves_its_place() -> None:
+    with RawServer(begins_an_answer) as server:
+        manager = ResilientPoolManager([prices(server.url, bulkhead=1)], maxsize=1, block=True)
+
+        def ask() -> Any:
+            return manager.request("GET", server.url + "/", preload_content=False, pool_timeout=1)
+
+        forgotten = [ask()]
+        pool = manager.connection_from_url(server.url).pool
+        assert pool is not None
+
+        def collected_by_whoever_takes_a_connection() -> None:
+            with pool.mutex:
+                forgotten.clear()
+
+        thread = threading.Thread(target=collected_by_whoever_takes_a_connection, daemon=True)
+        thread.start()
+        thread.join(2)
+        assert not thread.is_alive()
+        for _ in range(2):
+            ask().close()
