@@ -47,6 +47,12 @@ class CallFields:
     _retries: bool
     _first: Lines
 
+    def repeats(self, number: int) -> RetryOwner | None:
+        """Return who retries a function that is called for the so manieth time: this service, if it does and says so."""
+        if self.heard is None or not self._retries:
+            return None
+        return RetryOwner(self._owner[2].decode("ascii"), number)
+
     def owner_lines(self, above: RetryOwner | None, number: int) -> Lines:
         """Return what tells who retries: whoever does so above, unchanged, or this service, if it does.
 

@@ -139,6 +139,7 @@ class Run:
             owned=heard is not None and current().retry_owner(heard) is not None,
         )
         self._owner = owner
+        self._idempotent = idempotent
         self._function = function
         self._args = args
         self._kwargs = kwargs
@@ -151,11 +152,14 @@ class Run:
         """Return whether nothing stands in for an error: it is an answer, or the request is cancelled."""
         return self.answered or isinstance(error, RequestCancelled)
 
-    def begins(self, start: Start) -> None:
-        """Take note of an attempt that begins."""
+    def begins(self, start: Start) -> Within:
+        """Take note of an attempt that begins; return the scope of it."""
         self._value = self._error = None
         self.answered = False
         self._until = self._owner.clock.now() + start.timeout
+        # Clients inside would multiply its attempts: where the function may run again, they hear so.
+        again = self._owner.dependency.fields.repeats(start.number) if self._idempotent else None
+        return Within(current(), start.timeout, again)
 
     def broke(self, error: Exception) -> Head | Failure:
         """Keep what the function raised; return what it says."""
@@ -245,9 +249,8 @@ class SyncRun(Run):
 
     def attempt(self, start: Start) -> Head | Failure:
         """Run the function once."""
-        self.begins(start)
         try:
-            with Within(current(), start.timeout):
+            with self.begins(start):
                 value = self._function(*self._args, **self._kwargs)
         except RequestCancelled:
             raise
@@ -275,9 +278,8 @@ class AsyncRun(Run):
 
     async def attempt(self, start: Start) -> Head | Failure:
         """Run the function once; it is cancelled when the attempt's time is over."""
-        self.begins(start)
         try:
-            async with Within(current(), start.timeout):
+            async with self.begins(start):
                 self._value = await self._function(*self._args, **self._kwargs)
         except RequestCancelled:
             raise

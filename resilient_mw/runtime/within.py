@@ -30,12 +30,16 @@ class InnerContext(RequestContext):
         outer: the context around it.
         until: the instant at which its own time is over.
         clock: the one clock.
+
+    Attributes:
+        repeated_by: a guarded call that may run the code inside again; None: there is none.
     """
 
-    __slots__ = ("_outer", "_until")
+    __slots__ = ("_outer", "_until", "repeated_by")
 
     def __init__(self, outer: RequestContext, until: float, clock: Clock) -> None:
         super().__init__(min(until, outer._ends_at()), clock)
+        self.repeated_by: RetryOwner | None = None
         self._outer = outer
         self._until = until
 
@@ -59,8 +63,8 @@ class InnerContext(RequestContext):
         return self._outer.needs()
 
     def retry_owner(self, fields: tuple[str, str]) -> RetryOwner | None:
-        """Return who above the request retries."""
-        return self._outer.retry_owner(fields)
+        """Return who retries: somebody above the request, or the guarded call around this code."""
+        return self._outer.retry_owner(fields) or self.repeated_by
 
     def mark_degraded(self) -> None:
         """Have the answer of the request marked as a cheaper one."""
@@ -184,11 +188,12 @@ class Timer:
 class Within:
     """A scope with a smaller deadline, made by `RequestContext.within()`. Use it once."""
 
-    __slots__ = ("_outer", "_seconds", "_timeout", "_token")
+    __slots__ = ("_outer", "_repeated_by", "_seconds", "_timeout", "_token")
 
-    def __init__(self, outer: RequestContext, seconds: float) -> None:
+    def __init__(self, outer: RequestContext, seconds: float, repeated_by: RetryOwner | None = None) -> None:
         self._outer = outer
         self._seconds = seconds
+        self._repeated_by = repeated_by
         self._token: Token[RequestContext] | None = None
         self._timeout: asyncio.Timeout | None = None
 
@@ -201,6 +206,7 @@ class Within:
             raise RuntimeError("a within() scope can be entered once; call within() again")
         clock = self._outer.clock
         context = NestedContext(self._outer, clock.now() + self._seconds, clock)
+        context.repeated_by = self._repeated_by
         self._token = CURRENT.set(context)
         return context
 

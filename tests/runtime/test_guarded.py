@@ -473,3 +473,29 @@ def test_a_rule_that_breaks_ends_the_call_and_nothing_is_held(half: int) -> None
     with pytest.raises(TypeError, match="retry_if returned 1"):
         both(db)[half](lambda: 1 / 0)
     assert db.snapshot().in_use == 0
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize(
+    ("options", "idempotent", "runs"),
+    [({}, True, 3), ({"ownership": None}, True, 9), ({}, False, 3), ({"retry": None}, True, 3)],
+)
+def test_attempts_inside_a_function_that_runs_again_do_not_multiply(
+    half: int, options: dict[str, Any], idempotent: bool, runs: int
+) -> None:
+    thrice = RetryPolicy(attempts=3, backoff_base=0.0, backoff_cap=0.0, budget_ratio=None)
+    outer = Dependency("outer", **{"retry": thrice, "breaker": None, **options})
+    inner = Dependency("inner", retry=thrice, breaker=None)
+    ran = 0
+
+    def fail() -> None:
+        nonlocal ran
+        ran += 1
+        raise OSError("away")
+
+    def ask() -> None:
+        inner.guard(idempotent=True).call(fail)
+
+    with pytest.raises(OSError, match="away"):
+        both(outer, idempotent=idempotent)[half](ask)
+    assert ran == runs
