@@ -58,8 +58,8 @@ FAULTS = (
         "closed = breaker is None or breaker.state is BreakerState.CLOSED", "closed = True",
         (CALLS + "trials_of_a_circuit_are_not_throttled",)),
     Fault("throttle_not_asked_for_a_retry", ATTEMPTS,
-        "if state.throttle is not None and state.throttles(now, breaker):\n            return self._refuse(",
-        "if state.throttle is not None and not self.attempts and state.throttles(now, breaker):\n            return self._refuse(",
+        "state.throttles(now, breaker):\n            return self._refuse(",
+        "not self.attempts and state.throttles(now, breaker):\n            return self._refuse(",
         (CALLS + "a_retry_that_it_refuses_ends_the_retries_with_a_counted_reason",)),
     # -- the adaptive limit
     Fault("adaptive_never_shrinks", ADAPTIVE,
