@@ -297,7 +297,8 @@ def test_b64_two_seconds_of_calls_torn_at_random_points_leave_every_connection_u
             while time.monotonic() < end:
                 if random.random() < 0.3:
                     torn += 1
-                    with contextlib.suppress(wire.lib.TimeoutException, TimeoutError):
+                    # On a machine that is busy nothing may be left of a budget before it is used.
+                    with contextlib.suppress(wire.lib.TimeoutException, TimeoutError, CallRefused):
                         await tear(wire, url, random.choice(WAYS), random.uniform(0.0, 0.02))
                 else:
                     await wire.client.get(url)
@@ -339,7 +340,7 @@ def test_b64_threads_whose_calls_expire_at_random_points_leave_every_connection_
                         wire.client.stream("GET", url) as response,
                     ):
                         response.read()
-                except DeadlineExceeded:
+                except (DeadlineExceeded, CallRefused):
                     with counting:
                         expired += 1
 
