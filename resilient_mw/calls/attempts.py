@@ -7,6 +7,7 @@ import math
 from resilient_mw.calls.attempt import EARLY, USUAL, Attempt, Facts, Stage
 from resilient_mw.calls.breaker import BreakerState, Permit
 from resilient_mw.calls.bulkhead import Waiter
+from resilient_mw.calls.config import SAFE
 from resilient_mw.calls.events import Actions, Expire, Fail, Phase, Queue, Refuse, Start
 from resilient_mw.calls.hedge import HedgeRefusal
 from resilient_mw.calls.refusals import RetryRefusal
@@ -78,11 +79,11 @@ class Attempts:
         state = self._state
         if state.hedging is None:
             return
-        idempotent = method in state.hedged
+        harmless = method in SAFE
         self._hedges = state.hedging.policy.hedges
-        self._collides = keyed and not idempotent
+        self._collides = keyed and not harmless
         self._unhedged: HedgeRefusal | None = None
-        if not (idempotent or keyed):
+        if not (harmless or keyed):
             self._unhedged = HedgeRefusal.UNSAFE
         elif not self._replayable:
             self._unhedged = HedgeRefusal.BODY

@@ -3,8 +3,9 @@
     delay = max(minimum, observed quantile of the time until the head), or what the user says
 
 A hedge is an attempt like any other: it needs a slot, a permit and a place in the budget of retries, and a circuit that is
-closed. It waits for none of them. What cannot be asked twice at the same time is never hedged: only methods that are
-idempotent by definition and at this dependency, or requests with an idempotency key, with a body that can be sent again.
+closed. It waits for none of them. What has a side effect is never hedged, also where it is idempotent: the loser of two PUTs may
+arrive after the caller's next one, and undo it. Only methods that read are, and requests with an idempotency key, by which the
+dependency knows that they are one; with a body that can be sent again.
 
 Pure and not thread-safe: the owner of the dependency locks.
 """
@@ -24,7 +25,7 @@ class HedgeRefusal(StrEnum):
     """Why an attempt that took long was not hedged. The values are stable labels."""
 
     UNSAFE = "unsafe"
-    """The method is not idempotent, and the request carries no key."""
+    """The method writes, and the request carries no key."""
     BODY = "body"
     """The request body cannot be sent a second time."""
     NOT_OWNER = "not_owner"

@@ -53,7 +53,7 @@ class DependencyState:
         breaker, retry, budget, throttle, adaptive: None where the dependency has none.
         failures: statuses that count against the dependency.
         repeatable: methods that may be repeated although the dependency may have acted.
-        hedging: None: there are no hedges; hedged: methods that may be repeated before they have failed.
+        hedging: None: there are no hedges.
         reserve: seconds of a caller's budget that are kept back.
         least: seconds below which no attempt is made; above 0.
         timeout, connect_timeout: seconds; inf: no bound.
@@ -72,16 +72,11 @@ class DependencyState:
         self.breaker = self.group.breaker
         self.groups = None if dependency.grouping is None else GroupStates(dependency.grouping.names, make)
         self.retry = dependency.retry
-        self.budget: RetryBudget | None = None
-        if self.retry is not None and self.retry.budget_ratio is not None:
-            self.budget = RetryBudget(self.retry.budget_ratio, self.retry.budget_per_second)
-        elif self.retry is None and self.hedging is not None:
-            self.budget = RetryBudget(HEDGES_ALONE, 1.0)
+        self.budget = _budget_of(dependency)
         self.failures: Collection[int] = (
             FAILURE_STATUSES if dependency.breaker is None else dependency.breaker.failure_statuses
         )
         self.repeatable = IDEMPOTENT if self.retry is None else self.retry.repeatable
-        self.hedged = self.repeatable & IDEMPOTENT
         self.reserve = dependency.reserve
         self.least = max(dependency.smallest_budget, math.ulp(0.0))
         self.connect_timeout = math.inf if dependency.connect_timeout is None else dependency.connect_timeout
@@ -262,3 +257,11 @@ def _lost(outcome: str, *, failed: bool | None) -> bool | None:
     if outcome == "5xx" and failed is None:
         return True
     return None if failed is None or outcome in {"error", "body", "cancelled"} else False
+
+
+def _budget_of(dependency: Dependency) -> RetryBudget | None:
+    """Return the one budget of retries and hedges; None: there is no bound, or nothing to bound."""
+    retry = dependency.retry
+    if retry is None:
+        return None if dependency.hedge is None else RetryBudget(HEDGES_ALONE, 1.0)
+    return None if retry.budget_ratio is None else RetryBudget(retry.budget_ratio, retry.budget_per_second)

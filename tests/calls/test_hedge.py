@@ -154,7 +154,9 @@ def test_each_further_hedge_comes_as_long_after_the_one_before() -> None:
         ("POST", {}, "unsafe"),
         ("PATCH", {}, "unsafe"),
         ("POST", {"keyed": True, "replayable": False}, "body"),
-        ("PUT", {"replayable": False}, "body"),
+        ("PUT", {}, "unsafe"),
+        ("DELETE", {}, "unsafe"),
+        ("GET", {"replayable": False}, "body"),
         ("GET", {"owned": True}, "not_owner"),
     ],
 )
@@ -187,11 +189,6 @@ def test_methods_that_a_dependency_vouches_for_need_a_key_to_be_sent_side_by_sid
     assert (start.look_at < math.inf) is keyed
 
 
-def test_a_put_that_appends_is_not_hedged() -> None:
-    _, start = begun(Desk(hedge=SOON, retry=RetryPolicy(not_idempotent=["PUT"])), "PUT")
-    assert start.look_at == math.inf
-
-
 def test_a_driver_that_cannot_is_not_asked_to() -> None:
     call = Desk(hedge=SOON).call()
     assert call.begin(0.0) == (Start(1, 2.0, 2.0),)
@@ -203,7 +200,7 @@ def test_a_conflict_of_a_key_with_itself_is_not_the_answer() -> None:
     call.wake(0.1)
     assert call.head(0.2, 2, Head(409)) == (Discard(2),)
     assert call.head(0.3, 1, Head(201)) == (Deliver(1),)
-    other, _ = begun(Desk(hedge=SOON), "PUT")
+    other, _ = begun(Desk(hedge=SOON), keyed=True)
     other.wake(0.1)
     assert other.head(0.2, 2, Head(409)) == (Cancel(1), Deliver(2))
 
