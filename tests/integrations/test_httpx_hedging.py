@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from time import monotonic, sleep
 from typing import Any
@@ -211,6 +212,37 @@ def test_a_foreign_transport_is_hedged_too(wire: Wire) -> None:
         "a loser that cannot be ended gives its slot back at its end"
     )
     assert hedges(dependency).won == 1
+
+
+@every_wire
+def test_a_loser_that_answers_late_is_closed(wire: Wire) -> None:
+    made: list[Any] = []
+
+    def answer() -> Any:
+        response = wire.lib.Response(200, content=_async_parts() if wire.is_async else _parts())
+        made.append(response)
+        return response
+
+    async def stubborn(request: Any) -> Any:
+        if not calls:
+            calls.append(request)
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.3)
+        return answer()
+
+    def slow(request: Any) -> Any:
+        if not calls:
+            calls.append(request)
+            sleep(0.3)
+        return answer()
+
+    calls: list[Any] = []
+    dependency = Dependency("prices", "http://prices/*", hedge=HedgePolicy(delay=0.05))
+    wire.open([dependency], wire.handler(stubborn if wire.is_async else slow))
+    assert wire.get("http://prices/a").content == b"x"
+    assert settled(wire, lambda: in_use(dependency) == 0)
+    assert len(made) == 2
+    assert all(response.is_closed for response in made)
 
 
 ANYTHING: ContextVar[str] = ContextVar("ANYTHING", default="")
