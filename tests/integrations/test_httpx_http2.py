@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 
+from resilient_mw.calls import HedgePolicy
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core.errors import DeadlineExceeded, ResilienceWarning
 from resilient_mw.runtime.context import current
@@ -107,3 +109,27 @@ def test_a_call_that_runs_out_of_time_leaves_the_others_on_its_connection_alone(
     wire.run(scenario())
     owner: Any = dependency.owner[0]
     assert owner.snapshot().attempts.get("error", 0) == 0
+
+
+@every_wire
+def test_a_hedge_that_loses_leaves_the_others_on_its_connection_alone(wire: Wire, peer: str) -> None:
+    dependency = open_wire(wire, peer, hedge=HedgePolicy(delay=0.05))
+    assert wire.get(peer + "/").status_code == 200
+    if wire.is_async:
+
+        async def scenario() -> None:
+            others = [asyncio.ensure_future(wire.client.get(peer + "/after/0.3")) for _ in range(3)]
+            assert [response.status_code for response in await asyncio.gather(*others)] == [200] * 3
+            await asyncio.sleep(0.1)
+
+        wire.run(scenario())
+    else:
+        assert wire.get(peer + "/after/0.3").status_code == 200
+        sleep(0.2)
+    assert wire.get(peer + "/").status_code == 200
+    assert len(wire.pool().connections) == 1
+    snapshot = dependency.snapshot()
+    assert snapshot.in_use == 0
+    assert snapshot.attempts.get("error", 0) == 0
+    assert snapshot.hedges is not None
+    assert snapshot.hedges.made >= 1
