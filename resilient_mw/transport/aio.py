@@ -36,6 +36,7 @@ from resilient_mw.transport.reading import (
     forget,
 )
 from resilient_mw.transport.scope import SCOPE, Scope, leave
+from resilient_mw.transport.steps import Late, within
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -159,7 +160,7 @@ class AsyncExchange(Exchange):
             if self.bounded:
                 response = await self._beside(request, scope, limit)
             else:
-                response = await self._within(request, scope, limit)
+                response = await self._within(request, scope)
         except self.library.transport_error as error:
             failure = self.broke(error, scope)
             if failure is None:
@@ -169,16 +170,20 @@ class AsyncExchange(Exchange):
             leave(token)
         return self.answered(response, scope)
 
-    async def _within(self, request: Any, scope: Scope, limit: float | None) -> Any:
+    async def _within(self, request: Any, scope: Scope) -> Any:
         """Send a request, and cancel whatever it is doing when its time is over."""
-        timer = asyncio.timeout(None if limit is None else limit + GRACE)
+
+        def left() -> float | None:
+            seconds = scope.left()
+            return None if seconds is None else seconds + GRACE
+
         try:
-            async with timer:
-                return await self._inner.handle_async_request(request)
-        except TimeoutError as error:
-            if isinstance(error, self.library.transport_error) or not timer.expired():
-                raise
-            raise self.timed_out(scope) from error
+            return await within(self._inner.handle_async_request(request), left)
+        except Late as error:
+            cause = error.__cause__
+            if isinstance(cause, self.library.transport_error):
+                raise cause from cause.__cause__
+            raise self.timed_out(scope) from cause
 
     async def _beside(self, request: Any, scope: Scope, limit: float | None) -> Any:
         """Send a request from a task of its own, which is cancelled only where that leaves nothing behind.

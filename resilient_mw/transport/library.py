@@ -47,7 +47,11 @@ class Library:
         self.bytes_stream: type = module.ByteStream
         # The library insists that streams are of its own classes.
         self.sync_body: Callable[..., SyncBody] = type("Body", (SyncBody, module.SyncByteStream), {})
-        self.async_body: Callable[..., AsyncBody] = type("Body", (AsyncBody, module.AsyncByteStream), {})
+        self.async_body: Callable[..., AsyncBody] = type(
+            "Body",
+            (AsyncBody, module.AsyncByteStream),
+            {"closes_nothing": getattr(module.AsyncByteStream, "aclose", None)},
+        )
         self.sync_upload: Callable[..., SyncUpload] = type("Upload", (SyncUpload, module.SyncByteStream), {})
         self.async_upload: Callable[..., AsyncUpload] = type(
             "Upload", (AsyncUpload, module.AsyncByteStream), {}

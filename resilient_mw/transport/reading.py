@@ -1,9 +1,12 @@
-"""Reads a response body for an async call: each step in a task of its own.
+"""Reads a response body for an async call: over a transport that is bounded, each step in a task of its own.
 
 httpcore shields its book-keeping from cancellations of anyio and not from those of asyncio: one that strikes between two
 steps of it, such as a second one while the first is being cleaned up after, leaves the connection in its pool for ever,
 neither usable nor closed. Here a cancellation reaches the caller at once, and the step only inside an operation on the
 network; elsewhere it ends before the next one. The body is closed when the step has ended.
+
+Over any other transport nobody knows where a step may be cancelled: it runs in the caller's task, as without us, and most
+of what such a transport gives is there already.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from resilient_mw.transport.scope import SCOPE, Scope
+from resilient_mw.transport.scope import SCOPE, Scope, leave
+from resilient_mw.transport.steps import Late, within
 
 CLEANING = 0.01
 """Seconds that a step which has been cancelled is waited for; it goes on closing its connection after them."""
@@ -30,9 +34,12 @@ class Reading:
         scope: the attempt.
         bounded: whether the inner transport says where it may be cancelled. If it does not, it is cancelled anywhere.
         closes: what is to be closed in the end; None: the stream.
+
+    Attributes:
+        complete: whether it is known to have been read to its end.
     """
 
-    __slots__ = ("_bounded", "_closes", "_iterator", "_scope", "_step", "_stream")
+    __slots__ = ("_bounded", "_closes", "_inside", "_iterator", "_scope", "_step", "_stream", "complete")
 
     def __init__(self, stream: Any, scope: Scope, *, bounded: bool, closes: Any = None) -> None:
         self._stream = stream
@@ -40,6 +47,7 @@ class Reading:
         self._bounded = bounded
         self._closes = stream if closes is None else closes
         self._iterator: AsyncIterator[bytes] | None = None
+        self._inside = self.complete = False
         self._step: asyncio.Future[bytes | None] | None = None
 
     async def next(self, seconds: float | None) -> bytes | None:
@@ -50,6 +58,8 @@ class Reading:
         """
         if self._iterator is None:
             self._iterator = aiter(self._stream)
+        if not self._bounded:
+            return await self._in_place(self._iterator, seconds)
         token = SCOPE.set(self._scope)
         try:
             step = self._step = asyncio.ensure_future(anext(self._iterator, None))
@@ -66,6 +76,20 @@ class Reading:
         await asyncio.wait((step,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
         raise Overdue
 
+    async def _in_place(self, iterator: AsyncIterator[bytes], seconds: float | None) -> bytes | None:
+        token = SCOPE.set(self._scope)
+        self._inside = True
+        try:
+            return await within(anext(iterator), lambda: None if seconds is None else max(0.0, seconds))
+        except StopAsyncIteration:
+            self.complete = True
+            return None
+        except Late as error:
+            raise Overdue from error
+        finally:
+            self._inside = False
+            leave(token)
+
     @property
     def busy(self) -> bool:
         """Whether a step is under way: one that nobody waits for any more, if it is asked between two steps."""
@@ -75,7 +99,8 @@ class Reading:
         """Close the body, after the step that may be under way. Not to be cancelled: see `close_uncancelled`."""
         if self._step is not None and not self._step.done():
             await asyncio.wait((self._step,))
-        close = getattr(self._iterator, "aclose", None)
+        # One that another task is inside of cannot be closed by this one: it ends with what it reads from.
+        close = None if self._inside else getattr(self._iterator, "aclose", None)
         try:
             if close is not None:
                 await close()
@@ -84,7 +109,7 @@ class Reading:
 
     def _leave(self, step: asyncio.Future[Any]) -> None:
         self._scope.abandoned = True
-        if self._scope.interruptible or not self._bounded:
+        if self._scope.interruptible:
             step.cancel()
         _left.add(step)
         step.add_done_callback(forget)

@@ -166,7 +166,13 @@ class SyncBody:
 
 
 class AsyncBody:
-    """The body of a response for an async client. Arguments as of `SyncBody`."""
+    """The body of a response for an async client. Arguments as of `SyncBody`.
+
+    Attributes:
+        closes_nothing: the library's own `aclose` of streams that have nothing to close.
+    """
+
+    closes_nothing: Any = None
 
     def __init__(self, delivery: Delivery, failure: type[Exception], timeout: type[Exception]) -> None:
         self._delivery = delivery
@@ -214,7 +220,9 @@ class AsyncBody:
         try:
             if not delivery.closed:
                 delivery.closed = True
-                await close_reading(self._reading)
+                nothing = getattr(type(delivery.stream), "aclose", None) is type(self).closes_nothing
+                if not (nothing and self._reading.complete):
+                    await close_reading(self._reading)
         finally:
             delivery.ended()
 
