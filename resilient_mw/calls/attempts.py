@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from resilient_mw.calls.attempt import EARLY, USUAL, Attempt, Facts, Stage
-from resilient_mw.calls.breaker import BreakerState, Permit
+from resilient_mw.calls.attempt import ATTEMPT, EARLY, NEW, OVER, QUEUE, USUAL, Attempt, Facts, Stage
+from resilient_mw.calls.breaker import CLOSED, Permit
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.config import SAFE
 from resilient_mw.calls.events import Actions, Expire, Fail, Phase, Queue, Refuse, Start
@@ -57,7 +57,7 @@ class Attempts:
         self._replayable = replayable
         self._safe, self._owned = keyed or method in state.repeatable, owned
         self._price, self._waited = 1, 0.0
-        self._stage = Stage.NEW
+        self._stage = NEW
         self._flying: tuple[Attempt, ...] = ()
         self._delivered: Attempt | None = None
         self._reserved: float | None = None
@@ -92,7 +92,7 @@ class Attempts:
 
     def next_wakeup(self) -> float:
         """Return the instant at which to `wake` the call; inf: there is no need to."""
-        return self._look_at if self._stage is Stage.ATTEMPT else math.inf
+        return self._look_at if self._stage is ATTEMPT else math.inf
 
     def wake(self, now: float) -> Actions:
         """Look whether it is time for a hedge. Harmless at any time."""
@@ -116,7 +116,7 @@ class Attempts:
             return HedgeRefusal.DEADLINE
         if breaker is not None:
             breaker.notice(now)
-            if breaker.state is not BreakerState.CLOSED:
+            if breaker.state is not CLOSED:
                 return HedgeRefusal.CIRCUIT_OPEN
         if state.throttle is not None and state.throttle.refuses(now):
             return HedgeRefusal.THROTTLED
@@ -167,6 +167,11 @@ class Attempts:
         """The instant at which the answer becomes worthless; inf: none."""
         return self._deadline_at
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended: nothing that is told to it means anything any more."""
+        return self._stage is OVER
+
     def _attempt(self, now: float) -> Actions:
         state, breaker = self._state, self.group.breaker
         left = self._deadline_at - now - state.reserve
@@ -176,7 +181,7 @@ class Attempts:
                 return self._expire(Phase.BACKOFF)
             return self._refuse(Reason.INSUFFICIENT_BUDGET)
         # An open circuit is the better reason where the bulkhead is full of those who made it open.
-        if breaker is not None and not breaker.would_allow(now):
+        if breaker is not None and now >= breaker.quiet_until and not breaker.would_allow(now):
             return self._refuse(Reason.CIRCUIT_OPEN, breaker.retry_in(now))
         if state.throttle is not None and state.throttles(now, breaker):
             return self._refuse(Reason.THROTTLED)
@@ -195,7 +200,7 @@ class Attempts:
         reserved, self._reserved = self._reserved, None
         if reserved is not None and state.budget is not None:
             state.budget.begin(reserved, now, self._price)
-        self._stage = Stage.ATTEMPT
+        self._stage = ATTEMPT
         return (self._start(now, left, permit),)
 
     def _queue(self, now: float) -> Actions:
@@ -205,7 +210,7 @@ class Attempts:
         if state.line is None or waiter is None:
             return self._refuse(Reason.BULKHEAD_FULL)
         self._waiter = waiter
-        self._stage = Stage.QUEUE
+        self._stage = QUEUE
         self._queue_until = min(now + state.line.max_wait, self._deadline_at - state.reserve - state.least)
         return (Queue(self._queue_until, waiter),)
 
@@ -238,11 +243,12 @@ class Attempts:
         """Begin an attempt that has its slot and its permit."""
         state = self._state
         self.attempts = number = self.attempts + 1
-        limit = state.attempt_timeout(self, now)
+        limit = state.timeout if self.group.timeout is None else state.attempt_timeout(self, now)
         timeout = min(left, limit)
         attempt = Attempt(number, permit, now, timeout)
-        attempt.by_budget = left < limit
-        attempt.cut_short = left < min(state.fair, FAIR * limit)
+        if left < limit:
+            attempt.by_budget = True
+            attempt.cut_short = left < min(state.fair, FAIR * limit)
         self._flying = (*self._flying, attempt) if self._flying else (attempt,)
         attempt.hedge = hedge
         state.attempt_begins(self, now, left, retry=number > 1, hedge=hedge)
@@ -259,17 +265,14 @@ class Attempts:
 
     def _settle(self, now: float, attempt: Attempt, failed: bool | None, outcome: str) -> None:
         """End an attempt: give back its slot, hand back its permit, once."""
-        flying = self._flying
-        if flying:
-            self._flying = (
-                () if flying == (attempt,) else tuple(each for each in flying if each is not attempt)
-            )
+        if self._flying:
+            self._flying = tuple([each for each in self._flying if each is not attempt])
         self._state.give_slot()
         self._state.attempt_ends(self, attempt, now, outcome, failed=failed)
         attempt.judge(now, self.group.breaker, failed=failed)
 
     def _refuse(self, reason: Reason, retry_in: float = 0.0) -> Actions:
-        self._stage = Stage.OVER
+        self._stage = OVER
         self._state.refused(reason)
         if self.attempts:
             self._forgo()
@@ -280,7 +283,7 @@ class Attempts:
         return (Refuse(reason, retry_in, self.attempts),)
 
     def _expire(self, phase: Phase) -> Actions:
-        self._stage = Stage.OVER
+        self._stage = OVER
         self._state.expired(phase)
         return (Expire(phase),)
 

@@ -41,6 +41,10 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
+CLOSED, OPEN, HALF_OPEN = BreakerState
+"""By names of their own, as the stages of a call are."""
+
+
 Permit = int
 """Leave to make one attempt. Hand it back with the outcome, once. Never 0."""
 SHADOW: Permit = -1
@@ -95,7 +99,7 @@ class Breaker:
 
     def anew(self) -> None:
         """Forget everything: closed, nothing counted, nobody under way."""
-        self.state = BreakerState.CLOSED
+        self.state = CLOSED
         self.held = False
         self.transitions.clear()
         self.untold.clear()
@@ -111,8 +115,12 @@ class Breaker:
 
     def ask(self, now: float) -> Permit | None:
         """Return a permit for one attempt; None if it may not be made."""
-        if now < self.quiet_until:
-            return self._admit(now)
+        if now < self.quiet_until:  # The short way: closed, and nothing is due.
+            if self._slow_after is None:
+                return self.closed_permit
+            number = self.recent.draw()
+            self.recent.running[number] = now
+            return number
         self.notice(now)
         if self._lets(now):
             return self._admit(now)
@@ -122,34 +130,34 @@ class Breaker:
         return None
 
     def _admit(self, now: float) -> Permit:
-        if self._slow_after is None and self.state is BreakerState.CLOSED:
+        if self._slow_after is None and self.state is CLOSED:
             return self.closed_permit
         number = self.recent.draw()
-        if self.state is BreakerState.CLOSED:
+        if self.state is CLOSED:
             self.recent.running[number] = now
         else:
             self._trials.begin(number, now)
         return number
 
     def _lets(self, now: float) -> bool:
-        if self.state is BreakerState.CLOSED:
+        if self.state is CLOSED:
             if self._ramp.lets(now):
                 return True
             self.ramped += 1
             return False
-        if self.state is BreakerState.OPEN:
+        if self.state is OPEN:
             if now < self._open_until:
                 return False
-            self._change(now, BreakerState.HALF_OPEN)
+            self._change(now, HALF_OPEN)
         return self._trials.has_place(now)
 
     def would_allow(self, at: float) -> bool:
         """Return whether an attempt at an instant has a chance, as far as is known now. Changes nothing."""
-        return self.state is not BreakerState.OPEN or at >= self._open_until or self._policy.shadow
+        return self.state is not OPEN or at >= self._open_until or self._policy.shadow
 
     def retry_in(self, now: float) -> float:
         """Return seconds until the next attempt has a chance; 0 unless the circuit is open, or if nobody knows."""
-        if self.state is not BreakerState.OPEN or self._policy.shadow or self._open_until == math.inf:
+        if self.state is not OPEN or self._policy.shadow or self._open_until == math.inf:
             return 0.0
         return max(0.0, self._open_until - now)
 
@@ -161,9 +169,9 @@ class Breaker:
         self.notice(now)
         if self._policy.shadow:
             return None
-        if self.state is BreakerState.OPEN:
+        if self.state is OPEN:
             return 0.0 if self._open_until == math.inf else self.retry_in(now) or None
-        if self.state is BreakerState.HALF_OPEN and not self._trials.has_place(now):
+        if self.state is HALF_OPEN and not self._trials.has_place(now):
             return 0.0
         return None
 
@@ -182,9 +190,9 @@ class Breaker:
         """
         if now >= self.quiet_until:
             self.notice(now)
-        if self.state is BreakerState.HALF_OPEN:
+        if self.state is HALF_OPEN:
             self._record_trial(now, permit, failed)
-        elif self.state is BreakerState.CLOSED:
+        elif self.state is CLOSED:
             recent = self.recent
             if permit == self.closed_permit or recent.running.pop(permit, None) is not None:
                 # One that is slow has been noticed, so this is not.
@@ -192,41 +200,41 @@ class Breaker:
             elif not recent.ended_slow(permit, failed):
                 return
             if failed and not self.held and recent.too_many_failures():
-                self._change(now, BreakerState.OPEN)
+                self._change(now, OPEN)
 
     def _record_trial(self, now: float, permit: Permit, failed: bool | None) -> None:
         # The place of a lost trial has been given to another one; what its holder saw is still true.
         if not self._trials.end(permit):
             return
         if failed:
-            self._change(now, BreakerState.OPEN)
+            self._change(now, OPEN)
         elif failed is not None and self._trials.succeeded():
-            self._change(now, BreakerState.CLOSED)
+            self._change(now, CLOSED)
 
     def notice(self, now: float) -> None:
         """Take note of what time alone has done: attempts that have become slow, outcomes that have become old."""
         recent = self.recent
-        if self.state is BreakerState.CLOSED:
+        if self.state is CLOSED:
             recent.advance(now)
             slow_at = math.inf if self._slow_after is None else recent.slow_at(now)
             while slow_at is None:
                 if not self.held and recent.too_many_slow():
-                    self._change(now, BreakerState.OPEN)
+                    self._change(now, OPEN)
                     return
                 slow_at = recent.slow_at(now)
             if not self._ramp.lasts(now):
                 self.quiet_until = min(recent.ends_at, slow_at)
         elif self._slow_after is not None and self._trials.oldest + self._slow_after <= now:
             recent.slow += 1
-            self._change(now, BreakerState.OPEN)
+            self._change(now, OPEN)
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def open(self, now: float) -> None:
         """Open it by hand: nothing passes until `close` or `reset`."""
         self.held = True
-        if self.state is not BreakerState.OPEN:
-            self._change(now, BreakerState.OPEN)
+        if self.state is not OPEN:
+            self._change(now, OPEN)
         self._open_until = math.inf
 
     def close(self, now: float) -> None:
@@ -237,8 +245,8 @@ class Breaker:
     def reset(self, now: float) -> None:
         """Close it and judge anew from here: no outcome, no ramp, no open time that has grown, no hand on it."""
         self.held = False
-        if self.state is not BreakerState.CLOSED:
-            self._change(now, BreakerState.CLOSED)
+        if self.state is not CLOSED:
+            self._change(now, CLOSED)
         else:
             self._begin_period()
         self._open_time.reset()
@@ -261,9 +269,9 @@ class Breaker:
         self.counts[key] = self.counts.get(key, 0) + 1
         self.state = after
         self._begin_period()
-        if after is BreakerState.OPEN:
-            self._open_until = now + self._open_time.next(now, again=before is BreakerState.HALF_OPEN)
-        elif after is BreakerState.CLOSED:
+        if after is OPEN:
+            self._open_until = now + self._open_time.next(now, again=before is HALF_OPEN)
+        elif after is CLOSED:
             self._open_time.closed(now)
             self._ramp.begin(now)
 

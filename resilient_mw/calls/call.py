@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resilient_mw.calls.attempt import Attempt, Stage
+from resilient_mw.calls.attempt import BACKOFF, BODY, NEW, OVER, QUEUE, Attempt
 from resilient_mw.calls.attempts import Attempts
 from resilient_mw.calls.classify import Verdict, classify_failure, classify_head
 from resilient_mw.calls.events import (
@@ -49,18 +49,19 @@ class Call(Attempts):
 
     def begin(self, now: float) -> Actions:
         """Start the call."""
-        self._expect(Stage.NEW)
+        if self._stage is not NEW:
+            self._expect(NEW)
         self.group = self._state.call_begins(now, self.facts.group)
         return self._attempt(now)
 
     def resume(self, now: float) -> Actions:
         """Go on after a back-off."""
-        self._expect(Stage.BACKOFF)
+        self._expect(BACKOFF)
         return self._attempt(now)
 
     def queued(self, now: float) -> Actions:
         """Go on after waiting for a slot: it was granted, or the time is over."""
-        self._expect(Stage.QUEUE)
+        self._expect(QUEUE)
         return self._slot_or_end(now)
 
     def head(self, now: float, number: int, head: Head) -> Actions:
@@ -80,13 +81,13 @@ class Call(Attempts):
             # Told before the end of the body: a retry of this very call has to know that the circuit has opened.
             attempt.judge(now, self.group.breaker, failed=True)
         if not verdict.passing and not (head.status == CONFLICT and self._collides and len(self._flying) > 1):
-            return self._deliver(attempt)
+            return self._deliver(now, attempt, head)
         if len(self._flying) > 1:
             self._settle(now, attempt, verdict.failed, attempt.outcome)
             return (Discard(number),)
         delay = self._retry_delay(now, verdict, head.retry_after, resendable=self._replayable)
         if delay is None:
-            return self._deliver(attempt)
+            return self._deliver(now, attempt, head)
         self._raised = 0
         self._settle(now, attempt, verdict.failed, attempt.outcome)
         return (Discard(number), *self._again(now, delay))
@@ -111,7 +112,7 @@ class Call(Attempts):
         delay = self._retry_delay(now, verdict, None, resendable=resendable)
         if delay is not None:
             return self._again(now, delay)
-        self._stage = Stage.OVER
+        self._stage = OVER
         return (Fail(number),)
 
     def end(self, now: float, failure: Failure | None) -> Actions:
@@ -127,7 +128,7 @@ class Call(Attempts):
         attempt, self._delivered = self._delivered, None
         if attempt is None:
             return ()
-        self._stage = Stage.OVER
+        self._stage = OVER
         if failure is None:
             self._settle(now, attempt, attempt.verdict.failed, attempt.outcome)
             return ()
@@ -152,19 +153,24 @@ class Call(Attempts):
         if self._leave():
             self._state.give_slot()
         self._forgo()
-        self._stage = Stage.OVER
+        self._stage = OVER
 
     def budget(self, now: float, number: int = 0) -> float:
         """Return what an attempt may still take, in seconds: what is told to the dependency. 0: the last one begun."""
         until = next((each.until for each in self._flying if each.number == (number or self.attempts)), now)
         return max(0.0, min(until, self._deadline_at - self._state.reserve) - now)
 
-    def _deliver(self, attempt: Attempt) -> Actions:
-        self._stage = Stage.BODY
-        self._delivered = attempt
+    def _deliver(self, now: float, attempt: Attempt, head: Head) -> Actions:
+        alone = len(self._flying) == 1
+        if head.whole:
+            self._stage = OVER
+            self._settle(now, attempt, attempt.verdict.failed, attempt.outcome)
+        else:
+            self._stage = BODY
+            self._delivered = attempt
         if attempt.hedge and self._state.hedging is not None:
             self._state.hedging.won += 1
-        if len(self._flying) == 1:
+        if alone:
             self._flying = ()
             return FIRST if attempt.number == 1 else (Deliver(attempt.number),)
         self._flying = others = tuple(each for each in self._flying if each is not attempt)
@@ -182,6 +188,6 @@ class Call(Attempts):
         return retry_delay(self._state, now, Tried(self.attempts, *asked), self.group.breaker)
 
     def _again(self, now: float, delay: float) -> Actions:
-        self._stage = Stage.BACKOFF
+        self._stage = BACKOFF
         self._reserved, self._waited = now + delay, delay
         return (Wait(now + delay),) if delay > 0 else self._attempt(now)

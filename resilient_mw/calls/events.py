@@ -42,6 +42,7 @@ class Head:
         refused: whether a trusted dependency says that it has not begun the work (`X-Refusal-Reason`).
         told_not_to: whether the answer says that a retry is useless.
         wanted: whether the user's own rule wants another attempt; None: there is none.
+        whole: whether nothing is left to come: no body, or one that is there already. If it is delivered, the call is over.
     """
 
     status: int
@@ -49,6 +50,7 @@ class Head:
     refused: bool = False
     told_not_to: bool = False
     wanted: bool | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from resilient_mw.calls.adaptive import AdaptiveLimit
 from resilient_mw.calls.attempt import STATUS_CLASSES
 from resilient_mw.calls.backoff import decorrelated_jitter, equal_jitter, full_jitter, spread
-from resilient_mw.calls.breaker import Breaker, BreakerState
+from resilient_mw.calls.breaker import CLOSED, Breaker
 from resilient_mw.calls.budget import RetryBudget
 from resilient_mw.calls.bulkhead import BulkheadPolicy, WaitingLine
 from resilient_mw.calls.config import FAILURE_STATUSES, IDEMPOTENT
@@ -118,9 +118,10 @@ class DependencyState:
 
     def take_slot(self) -> bool:
         """Take a bulkhead slot; False if all are in use."""
+        most = self.bulkhead
         if self.adaptive is not None:
             self.adaptive.begun(self.in_use)
-        most = self.most
+            most = self.adaptive.limit
         if most is not None and self.in_use >= most:
             return False
         self.in_use += 1
@@ -135,8 +136,8 @@ class DependencyState:
         if self.in_use <= 0:
             raise RuntimeError("a bulkhead slot was given back that nobody holds")
         self.in_use -= 1
-        line, most = self.line, self.most
-        if line is not None and most is not None:
+        line = self.line
+        if line is not None and (most := self.most) is not None:
             while self.in_use < most and line.hand_over():
                 self.in_use += 1
 
@@ -148,7 +149,7 @@ class DependencyState:
     def throttles(self, now: float, breaker: Breaker | None) -> bool:
         """Return whether the throttle refuses an attempt. Trials of a circuit are few already, and never refused."""
         throttle = self.throttle
-        closed = breaker is None or breaker.state is BreakerState.CLOSED
+        closed = breaker is None or breaker.state is CLOSED
         return throttle is not None and closed and throttle.refuses(now)
 
     def typical(self) -> float:
@@ -232,7 +233,7 @@ class DependencyState:
             seconds = now - attempt.started_at
             self.good += 1
             self.seconds.add(seconds)
-            self._typical.add(seconds)
+            self._typical.add_all((seconds,))
 
     def refused(self, reason: Reason) -> None:
         """Count a call or attempt that was refused here."""

@@ -70,9 +70,11 @@ class DependencyOwner:
     def begin(self, call: Call) -> Actions:
         """Start a call."""
         with self._lock:
-            self._clear_up()
+            if self._abandoned:
+                self._clear_up()
             actions = call.begin(self.clock.now())
-        self._tell_and_wake()
+        if self._untold or self.state.line is not None:
+            self._tell_and_wake()
         return actions
 
     def resume(self, call: Call, at: float) -> Actions:
@@ -98,7 +100,8 @@ class DependencyOwner:
                 actions = call.head(now, number, outcome)
             else:
                 actions = call.failed(now, number, outcome)
-        self._tell_and_wake()
+        if self._untold or self.state.line is not None:
+            self._tell_and_wake()
         return actions
 
     def wake(self, call: Call) -> Actions:
@@ -116,9 +119,12 @@ class DependencyOwner:
 
     def end(self, call: Call, failure: Failure | None) -> Actions:
         """Tell that a delivered body has ended; `Expire` comes back if the caller's budget cut it off."""
+        if call.over:
+            return ()  # The head said that there is no body.
         with self._lock:
             actions = call.end(self.clock.now(), failure)
-        self._tell_and_wake()
+        if self._untold or self.state.line is not None:
+            self._tell_and_wake()
         return actions
 
     def budget(self, call: Call, number: int = 0) -> float:

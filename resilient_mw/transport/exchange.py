@@ -64,7 +64,14 @@ class Exchange:
     def answered(self, response: Any, scope: Scope) -> Head:
         """Keep a response; return what its head says."""
         self.response, self.scope = response, scope
-        return head_of(self.owner.dependency, response, wall_clock())
+        return head_of(self.owner.dependency, response, wall_clock(), whole=self._is_whole(response))
+
+    def _is_whole(self, response: Any) -> bool:
+        """Return whether nothing of a response is left to come."""
+        if self.request.method == "HEAD" or response.status_code in BODILESS:
+            return True
+        closed: bool = response.is_closed
+        return closed
 
     def broke(self, error: Exception, scope: Scope) -> Failure | None:
         """Keep an error; return how the attempt failed, None if it did not, and the error is to be raised as it is."""
@@ -120,8 +127,7 @@ class Exchange:
         """Return the delivered response as its call sees it; None if it has no body to wait for."""
         response, scope = self.response, self.scope
         self.forget()
-        bodiless = self.request.method == "HEAD" or response.status_code in BODILESS or response.is_closed
-        if scope is None or bodiless:
+        if scope is None or self._is_whole(response):
             self.owner.end(self.sending.call, None)
             return None
         return Delivery(

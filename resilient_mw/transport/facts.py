@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from resilient_mw.calls.classify import asked
@@ -30,19 +31,24 @@ PHASES = {
 """What the class of an error says where nothing better is known; all others: the request was sent."""
 
 
-def head_of(dependency: Dependency, response: Any, wall_now: float) -> Head:
+plain = lru_cache(maxsize=2048)(Head)
+"""Heads that say nothing but their status: each is made once."""
+
+
+def head_of(dependency: Dependency, response: Any, wall_now: float, *, whole: bool = False) -> Head:
     """Return what a response head says.
 
     Args:
         dependency: who answered.
         response: the library's response.
         wall_now: seconds since 1970, for a `Retry-After` date in an answer without a `Date`.
+        whole: whether its body is there already, or there is none.
     """
     status: int = response.status_code
     rule = dependency.fields.retry_if
     wanted = None if rule is None else asked(rule, response)
     if status < 400:
-        return Head(status) if rule is None else Head(status, wanted=wanted)
+        return plain(status, whole=whole) if rule is None else Head(status, wanted=wanted, whole=whole)
     headers = response.headers
     retry_after, told_not_to = _retry_after(headers, wall_now), RATE_LIMITED in headers
     pushback: list[str] = headers.get_list(PUSHBACK)
@@ -56,6 +62,7 @@ def head_of(dependency: Dependency, response: Any, wall_now: float) -> Head:
         refused=dependency.trusted and bool(headers.get(REFUSAL_HEADER, "").strip()),
         told_not_to=told_not_to,
         wanted=wanted,
+        whole=whole,
     )
 
 
