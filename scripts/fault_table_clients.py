@@ -123,8 +123,8 @@ FAULTS = (
     Fault(
         "urllib3_forgotten_slot",
         BODIES,
-        "            self.resilient_body.delivery.forgotten()\n",
-        "            pass\n",
+        "                self._connection = None\n            delivery.forgotten()\n",
+        "                self._connection = None\n",
         (CALLS + "a_response_that_is_thrown_away_gives_its_slot_back",),
     ),
     Fault(

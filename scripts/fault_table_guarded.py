@@ -32,15 +32,15 @@ FAULTS = (
     Fault(
         "guarded_attempt_without_time",
         GUARDED,
-        "            with Within(current(), start.timeout):\n",
-        "            with Within(current(), math.inf):\n",
+        "        return Within(current(), start.timeout, again)\n",
+        "        return Within(current(), 1e9, again)\n",
         (TESTS + "test_the_function_sees_the_time_of_its_attempt",),
     ),
     Fault(
         "guarded_coroutine_not_cancelled",
         GUARDED,
-        "            async with Within(current(), start.timeout):\n",
-        "            with Within(current(), start.timeout):\n",
+        "            async with self.begins(start):\n",
+        "            with self.begins(start):\n",
         (TESTS + "test_a_coroutine_is_cancelled_at_the_timeout_of_the_dependency",),
     ),
     Fault(
