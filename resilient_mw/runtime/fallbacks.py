@@ -128,9 +128,7 @@ class KeptValue:
     def keep(self, value: Any) -> Any:
         """Keep a good value, and return it."""
         if self._key is not None:
-            with suppress(
-                Exception
-            ):  # The comparison of the arguments broke: the value is good all the same.
+            with suppress(Exception):  # The comparison may break: the value is good all the same.
                 self._owner.keep(self._key, Kept(value, self._owner.clock.now()))
         return value
 

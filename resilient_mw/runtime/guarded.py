@@ -22,7 +22,6 @@ from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Phase, Refuse, Start
 from resilient_mw.calls.guarded import ANSWER, FUNCTION, OVERRUN, Effect, effect_of, told
 from resilient_mw.core.call_watch import WATCHES
-from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import CallRefused, DeadlineExceeded, RequestCancelled, ResilienceWarning
 from resilient_mw.core.rejection import REFUSAL_RULES
 from resilient_mw.runtime import drive_async, drive_sync
@@ -30,7 +29,7 @@ from resilient_mw.runtime.context import current
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
 from resilient_mw.runtime.fallbacks import NOTHING, ends_at, kept_value
 from resilient_mw.runtime.guarded_errors import CallExpired, expired_message
-from resilient_mw.runtime.slot_waits import pause_task, pause_thread
+from resilient_mw.runtime.slot_waits import check_wanted, pause_task, pause_thread
 from resilient_mw.runtime.watched import watched
 from resilient_mw.runtime.within import Within
 
@@ -237,12 +236,6 @@ class Run:
         overdue.__cause__ = error
         return overdue
 
-    def woken(self) -> None:
-        """Go on after a back-off, unless the request is over for another cause than its deadline."""
-        reason = current().cancel_reason
-        if reason is not None and reason is not CancelReason.DEADLINE:
-            raise RequestCancelled(reason)
-
 
 class SyncRun(Run):
     """A call from a thread: what the driver is given."""
@@ -270,7 +263,7 @@ class SyncRun(Run):
     def sleep(self, until: float, waiter: Waiter | None = None) -> None:
         """Wait until an instant, or until a waiter is granted its slot."""
         pause_thread(until - self._owner.clock.now(), waiter)
-        self.woken()
+        check_wanted()
 
 
 class AsyncRun(Run):
@@ -294,4 +287,4 @@ class AsyncRun(Run):
     async def sleep(self, until: float, waiter: Waiter | None = None) -> None:
         """Wait until an instant, or until a waiter is granted its slot."""
         await pause_task(until - self._owner.clock.now(), waiter)
-        self.woken()
+        check_wanted()

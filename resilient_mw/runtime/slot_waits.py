@@ -8,6 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from resilient_mw.calls.bulkhead import Waiter
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.errors import RequestCancelled
+from resilient_mw.runtime.context import current
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,6 +49,17 @@ class Sleeper:
     def wait(self, seconds: float) -> None:
         """Wait so many seconds, or until somebody wakes it."""
         self._asleep.acquire(timeout=max(0.0, seconds))
+
+
+def check_wanted() -> None:
+    """Raise if the request is over for another cause than its deadline: nothing is tried again for it.
+
+    Raises:
+        RequestCancelled: it is.
+    """
+    reason = current().cancel_reason
+    if reason is not None and reason is not CancelReason.DEADLINE:
+        raise RequestCancelled(reason)
 
 
 def pause_thread(seconds: float, waiter: Waiter | None) -> None:

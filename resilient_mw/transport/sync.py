@@ -18,7 +18,7 @@ from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import drive
 from resilient_mw.runtime.race_sync import Flight
-from resilient_mw.runtime.slot_waits import Sleeper, listen
+from resilient_mw.runtime.slot_waits import Sleeper, check_wanted, listen
 from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
@@ -226,3 +226,4 @@ class SyncExchange(Exchange):
             self._sleepers.discard(sleeper)
         if sleeper.closed:
             raise self.closed()
+        check_wanted()

@@ -10,8 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
-from resilient_mw import Dependency, ResilienceWarning
+from resilient_mw import CancelReason, Dependency, RequestCancelled, ResilienceWarning, RetryPolicy
+from resilient_mw.calls.bulkhead import Waiter
+from resilient_mw.calls.call import Call
+from resilient_mw.calls.events import Failure, Head, Start
+from resilient_mw.runtime.clocks import MONOTONIC
+from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.runtime.drive_async import drive
+from resilient_mw.runtime.thread_context import ThreadContext
 from resilient_mw_integrations.httpx import AsyncResilientTransport, ResilientTransport
 
 URL = "http://127.0.0.1/1"
@@ -99,3 +106,59 @@ async def test_nor_that_of_an_async_client() -> None:
     with pytest.warns(ResilienceWarning, match="thrown away"):
         await transport.handle_async_request(httpx.Request("GET", URL))
     assert (await transport.handle_async_request(httpx.Request("GET", URL))).status_code == 200
+
+
+def test_a_thread_tries_nothing_again_for_a_request_that_is_cancelled() -> None:
+    context = ThreadContext(MONOTONIC.now() + 30, MONOTONIC)
+    asked = 0
+
+    def busy(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        context.reason = CancelReason.CLIENT_DISCONNECT
+        return httpx.Response(503)
+
+    retry = RetryPolicy(attempts=3, backoff_base=0.02, budget_ratio=None)
+    dependency = Dependency("prices", "http://127.0.0.1/*", retry=retry, bulkhead=1)
+    transport = ResilientTransport([dependency], httpx.MockTransport(busy))
+    token = CURRENT.set(context)
+    try:
+        with pytest.raises(RequestCancelled):
+            transport.handle_request(httpx.Request("GET", URL))
+    finally:
+        CURRENT.reset(token)
+    assert asked == 1
+    assert dependency.snapshot().in_use == 0
+
+
+class Torn:
+    """Attempts that break when they are ended."""
+
+    async def attempt(self, start: Start) -> Head | Failure:
+        try:
+            await Suspended()
+        finally:
+            raise RuntimeError("the loop is closed")
+
+    async def discard(self, number: int) -> None:
+        pass
+
+    async def sleep(self, until: float, waiter: Waiter | None = None) -> None:
+        raise AssertionError
+
+
+class Suspended:
+    def __await__(self) -> Iterator[None]:
+        yield None
+
+
+def test_what_breaks_on_the_way_out_does_not_hide_that_it_is_a_collection() -> None:
+    owner = owner_of(_dependency())
+    coroutine = drive(owner, Call(owner.state, "GET"), Torn())
+    coroutine.send(None)
+    assert owner.snapshot().in_use == 1
+    thread = threading.Thread(target=_closed_while_locked, args=(owner, coroutine), daemon=True)
+    thread.start()
+    thread.join(2)
+    assert not thread.is_alive()
+    assert owner.snapshot().in_use == 0
