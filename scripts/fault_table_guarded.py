@@ -62,9 +62,9 @@ FAULTS = (
     ),
     Fault(
         "guarded_retry_of_a_cancelled_request",
-        GUARDED,
-        "        if reason is not None and reason is not CancelReason.DEADLINE:\n",
-        "        if False:\n",
+        "resilient_mw/runtime/slot_waits.py",
+        "    if reason is not None and reason is not CancelReason.DEADLINE:\n",
+        "    if False:\n",
         (TESTS + "test_a_request_that_is_over_is_not_tried_again",),
     ),
     Fault(

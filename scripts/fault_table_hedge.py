@@ -26,7 +26,7 @@ FAULTS = (
         (OF + "what_cannot_be_hedged_says_why_once_it_was_due",)),
     Fault("hedged_although_it_cannot_finish", ATTEMPTS, "if left < max(state.typical(), state.least):", "if left < state.least:",
         (OF + "a_hedge_waits_for_nothing_and_says_what_it_lacked",)),
-    Fault("hedged_as_a_trial", ATTEMPTS, "if breaker.state is not BreakerState.CLOSED:", "if False:",
+    Fault("hedged_as_a_trial", ATTEMPTS, "if breaker.state is not CLOSED:", "if False:",
         (OF + "a_hedge_is_no_trial_of_a_circuit",)),
     Fault("hedged_past_the_throttle", ATTEMPTS, "if state.throttle is not None and state.throttle.refuses(now):", "if False:",
         (OF + "a_hedge_waits_for_nothing_and_says_what_it_lacked",)),

@@ -73,7 +73,7 @@ MACHINE_FAULTS = (
         "self.calls += 1", "self.calls += 1\n        if self.budget is not None:\n            self.budget.call(0.0)",
         (CALLS + "test_call.py::test_calls_that_were_refused_are_no_traffic_that_retries_may_be_a_share_of",)),
     Fault("place_kept_by_a_cancelled_back_off", CALL,
-        "        self._forgo()\n        self._stage = Stage.OVER\n\n    def budget", "        self._stage = Stage.OVER\n\n    def budget",
+        "        self._forgo()\n        self._stage = OVER\n\n    def budget", "        self._stage = OVER\n\n    def budget",
         (CALLS + "test_call_machine.py",)),
     Fault("clients_return_together", BACKOFF, "random.uniform(1.0, 1.0 + SPREAD)", "1.0", (
         CALLS + "test_backoff.py::test_b56_clients_that_were_told_the_same_do_not_come_back_together",
@@ -124,7 +124,7 @@ MACHINE_FAULTS = (
         "return self._refuse(Reason.CIRCUIT_OPEN)",
         (CALLS + "test_call_machine.py",)),
     Fault("slot_given_back_at_the_head", CALL,
-        "self._stage = Stage.BODY\n", "self._stage = Stage.BODY\n        self._state.give_slot()\n",
+        "self._stage = BODY\n", "self._stage = BODY\n            self._state.give_slot()\n",
         (CALLS + "test_call.py::test_slot_and_permit_are_held_to_the_end_of_the_body",)),
     Fault("slot_kept_by_a_cancelled_attempt", CALL,
         "for attempt in self._flying:\n            self._settle(now, attempt, None, \"lost\" if", "for attempt in ():\n            self._settle(now, attempt, None, \"lost\" if",

@@ -42,7 +42,7 @@ NEEDS_FAULTS = (
         "else self.retry_in(now) or None", "else self.retry_in(now)",
         (NEEDS + "a_trial_is_possible_and_closes_the_circuit",)),
     Fault("all_pass_while_trials_are_under_way", BREAKER,
-        "if self.state is BreakerState.HALF_OPEN and not self._trials.has_place(now):", "if False:",
+        "if self.state is HALF_OPEN and not self._trials.has_place(now):", "if False:",
         (NEEDS + "a_trial_is_possible_and_closes_the_circuit",)),
     Fault("need_without_jitter", PURE_NEEDS, "JITTER = 0.4", "JITTER = 0.0",
         (NEEDS + "it_is_refused_while_the_circuit_is_open_and_told_when_it_is_tried_again",)),

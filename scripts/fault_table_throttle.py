@@ -55,7 +55,7 @@ FAULTS = (
         "accepted=False if failed else None", "accepted=False",
         (CALLS + "what_a_failure_says", CALLS + "a_caller_who_gives_up_says_nothing")),
     Fault("throttle_of_trials", STATE,
-        "closed = breaker is None or breaker.state is BreakerState.CLOSED", "closed = True",
+        "closed = breaker is None or breaker.state is CLOSED", "closed = True",
         (CALLS + "trials_of_a_circuit_are_not_throttled",)),
     Fault("throttle_not_asked_for_a_retry", ATTEMPTS,
         "state.throttles(now, breaker):\n            return self._refuse(",

@@ -72,9 +72,7 @@ class Attempts:
     def allow_hedges(self, method: str, *, keyed: bool, insist: bool = False) -> None:
         """Say that whoever drives this call can have several attempts under way. To be said before it begins.
 
-        Args:
-            method, keyed: as before.
-            insist: whether to do it although a layer above retries.
+        `insist`: although a layer above retries.
         """
         state = self._state
         if state.hedging is None:
