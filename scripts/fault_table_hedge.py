@@ -5,6 +5,7 @@ from __future__ import annotations
 from fault_table import Fault
 
 HEDGE = "resilient_mw/calls/hedge.py"
+NEEDS = "resilient_mw/calls/hedge_needs.py"
 ATTEMPTS = "resilient_mw/calls/attempts.py"
 CALL = "resilient_mw/calls/call.py"
 STATE = "resilient_mw/calls/state.py"
@@ -24,18 +25,18 @@ FAULTS = (
         (OF + "what_cannot_be_hedged_says_why_once_it_was_due",)),
     Fault("hedged_below_who_retries", ATTEMPTS, "elif self._owned and not insist:", "elif False:",
         (OF + "what_cannot_be_hedged_says_why_once_it_was_due",)),
-    Fault("hedged_although_it_cannot_finish", ATTEMPTS, "if left < max(state.typical(), state.least):", "if left < state.least:",
+    Fault("hedged_although_it_cannot_finish", NEEDS, "if left < max(state.typical(), state.least):", "if left < state.least:",
         (OF + "a_hedge_waits_for_nothing_and_says_what_it_lacked",)),
-    Fault("hedged_as_a_trial", ATTEMPTS, "if breaker.state is not CLOSED:", "if False:",
+    Fault("hedged_as_a_trial", NEEDS, "if breaker.state is not CLOSED:", "if False:",
         (OF + "a_hedge_is_no_trial_of_a_circuit",)),
-    Fault("hedged_past_the_throttle", ATTEMPTS, "if state.throttle is not None and state.throttle.refuses(now):", "if False:",
+    Fault("hedged_past_the_throttle", NEEDS, "if state.throttle is not None and state.throttle.refuses(now):", "if False:",
         (OF + "a_hedge_waits_for_nothing_and_says_what_it_lacked",)),
-    Fault("hedged_past_the_budget", ATTEMPTS, "not state.budget.reserve(now, now):", "False:",
+    Fault("hedged_past_the_budget", NEEDS, "not state.budget.reserve(now, now):", "False:",
         (OF + "a_hedge_waits_for_nothing_and_says_what_it_lacked", ON + "hedges_stay_within_the_budget")),
-    Fault("slot_kept_without_budget", ATTEMPTS,
-        "            state.give_slot()\n            return HedgeRefusal.BUDGET", "            return HedgeRefusal.BUDGET",
+    Fault("slot_kept_without_budget", NEEDS,
+        "        state.give_slot()\n        return HedgeRefusal.BUDGET", "        return HedgeRefusal.BUDGET",
         (OF + "a_hedge_waits_for_nothing_and_says_what_it_lacked",)),
-    Fault("budget_kept_without_a_permit", ATTEMPTS, "            state.budget.give_back(now)\n", "            pass\n",
+    Fault("budget_kept_without_a_permit", NEEDS, "        state.budget.give_back(now)\n", "        pass\n",
         (OF + "a_ramp_that_refuses_gives_everything_back",)),
     Fault("hedges_without_end", ATTEMPTS, "        self._hedges -= 1\n", "",
         (OF + "any_order_of_events_leaves_nothing_and_delivers_once",)),

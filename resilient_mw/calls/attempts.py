@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from resilient_mw.calls.attempt import ATTEMPT, EARLY, NEW, OVER, QUEUE, USUAL, Attempt, Facts, Stage
-from resilient_mw.calls.breaker import CLOSED, Permit
+from resilient_mw.calls.breaker import Permit
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.config import SAFE
 from resilient_mw.calls.events import Actions, Expire, Fail, Phase, Queue, Refuse, Start
 from resilient_mw.calls.hedge import HedgeRefusal
+from resilient_mw.calls.hedge_needs import take
 from resilient_mw.calls.refusals import RetryRefusal
 from resilient_mw.calls.state import FAIR, DependencyState
 from resilient_mw.core.rejection import Reason
@@ -99,37 +100,13 @@ class Attempts:
             return ()
         self._look_at = math.inf
         left = self._deadline_at - now - state.reserve
-        taken = self._take(now, left)
+        taken = take(state, self.group.breaker, now, left)
         if isinstance(taken, HedgeRefusal):
             state.hedging.refuse(taken)
             return ()
         self._hedges -= 1
         state.hedging.made += 1
         return (self._start(now, left, taken, hedge=True),)
-
-    def _take(self, now: float, left: float) -> HedgeRefusal | Permit | None:
-        """Take what a hedge needs, and wait for nothing: return its permit, None without a breaker, or what is missing."""
-        state, breaker = self._state, self.group.breaker
-        if left < max(state.typical(), state.least):
-            return HedgeRefusal.DEADLINE
-        if breaker is not None:
-            breaker.notice(now)
-            if breaker.state is not CLOSED:
-                return HedgeRefusal.CIRCUIT_OPEN
-        if state.throttle is not None and state.throttle.refuses(now):
-            return HedgeRefusal.THROTTLED
-        if not state.take_slot():
-            return HedgeRefusal.BULKHEAD_FULL
-        if state.budget is not None and not state.budget.reserve(now, now):
-            state.give_slot()
-            return HedgeRefusal.BUDGET
-        permit = None if breaker is None else breaker.ask(now)
-        if breaker is None or permit is not None:
-            return permit
-        state.give_slot()
-        if state.budget is not None:
-            state.budget.give_back(now)
-        return HedgeRefusal.CIRCUIT_OPEN
 
     def _plan(self, now: float, until: float) -> float:
         """Return when to look whether an attempt that begins now is to be hedged; inf: never."""
