@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resilient_mw.calls.adaptive import AdaptivePolicy
@@ -24,73 +24,58 @@ if TYPE_CHECKING:
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
+POLICIES: Mapping[str, type] = {
+    "retry": RetryPolicy,
+    "breaker": BreakerPolicy,
+    "throttle": ThrottlePolicy,
+    "adaptive": AdaptivePolicy,
+    "ownership": RetryOwnership,
+    "adaptive_timeout": TimeoutPolicy,
+    "fallback": Fallback,
+    "hedge": HedgePolicy,
+}
+"""Fields that hold one of these, or None."""
+
+
 def check_types(dependency: Dependency) -> None:
     """Raise `ValueError` for a field of the wrong type."""
-    field_of = f"Dependency({dependency.name!r})."
     header: object = dependency.deadline_header
-    checks = (
+    keys: object = dependency.idempotency_key
+    most: object = dependency.bulkhead
+    checks = [
         (
             "match",
             isinstance(dependency.match, (str, Sequence)),
             "a pattern like 'http://prices/*', or several",
         ),
-        (
-            "retry",
-            dependency.retry is None or isinstance(dependency.retry, RetryPolicy),
-            "a RetryPolicy or None",
-        ),
-        (
-            "breaker",
-            dependency.breaker is None or isinstance(dependency.breaker, BreakerPolicy),
-            "a BreakerPolicy or None",
-        ),
+        ("trusted", isinstance(dependency.trusted, bool), "True or False"),
         (
             "deadline_header",
             header is None or (isinstance(header, str) and _FIELD_NAME.fullmatch(header) is not None),
             "the name of a header field or None",
         ),
         (
-            "throttle",
-            dependency.throttle is None or isinstance(dependency.throttle, ThrottlePolicy),
-            "a ThrottlePolicy or None",
-        ),
-        (
-            "adaptive",
-            dependency.adaptive is None or isinstance(dependency.adaptive, AdaptivePolicy),
-            "an AdaptivePolicy or None",
-        ),
-        (
             "idempotency_key",
-            dependency.idempotency_key is None
-            or isinstance(dependency.idempotency_key, (str, IdempotencyKeys)),
+            keys is None or isinstance(keys, (str, IdempotencyKeys)),
             "the name of a header field, IdempotencyKeys or None",
         ),
         (
-            "ownership",
-            dependency.ownership is None or isinstance(dependency.ownership, RetryOwnership),
-            "a RetryOwnership or None",
+            "bulkhead",
+            most is None or isinstance(most, (int, float, BulkheadPolicy)),
+            "a number of attempts, a BulkheadPolicy or None",
         ),
-        (
-            "fallback",
-            dependency.fallback is None or isinstance(dependency.fallback, Fallback),
-            "a Fallback or None",
-        ),
-        ("trusted", isinstance(dependency.trusted, bool), "True or False"),
-        (
-            "adaptive_timeout",
-            dependency.adaptive_timeout is None or isinstance(dependency.adaptive_timeout, TimeoutPolicy),
-            "a TimeoutPolicy or None",
-        ),
-        (
-            "hedge",
-            dependency.hedge is None or isinstance(dependency.hedge, HedgePolicy),
-            "a HedgePolicy or None",
-        ),
-    )
+    ]
+    for name, policy in POLICIES.items():
+        value = getattr(dependency, name)
+        article = "an" if policy.__name__[0] in "AEIOU" else "a"
+        allowed = f"{article} {policy.__name__} or None"
+        checks.append((name, value is None or isinstance(value, policy), allowed))
+    field_of = f"Dependency({dependency.name!r})."
     for name, right, allowed in checks:
         if not right:
-            value = getattr(dependency, name)
-            raise ValueError(f"{field_of}{name}={value!r} is not allowed: it must be {allowed}")
+            raise ValueError(
+                f"{field_of}{name}={getattr(dependency, name)!r} is not allowed: it must be {allowed}"
+            )
     check_exceptions(field_of + "exceptions", dependency.exceptions)
 
 
