@@ -189,11 +189,10 @@ class DependencyOwner:
 
     def snapshot(self) -> DependencySnapshot:
         """Return the figures of this instant."""
-        breaker = self.state.breaker
         with self._lock:
             self._clear_up()
             now = self.clock.now()
-            if breaker is not None:
+            for breaker in self.state.breakers():  # An attempt that has become slow may have opened one.
                 breaker.notice(now)
             snapshot = dependency_snapshot(self.dependency.name, self.state, now)
         self._tell_and_wake()

@@ -12,6 +12,7 @@ from resilient_mw.calls.events import Failure, Phase, Refuse, Start
 from resilient_mw.calls.groups import Group
 from resilient_mw.core.snapshot import Transition
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.testing import ManualClock
 
 GROUPS = [None, Group("search", keyed=False), Group("a", keyed=True), Group("b", keyed=True)]
 
@@ -73,3 +74,18 @@ def test_a_group_that_begins_held_is_no_change() -> None:
     assert opened == 3  # The dependency itself, the named group, and the one that keys share.
     _passes(owner, Group("later", keyed=True))
     assert len(told) == opened
+
+
+def test_a_snapshot_sees_calls_of_a_group_that_hang() -> None:
+    clock = ManualClock()
+    breaker = BreakerPolicy(slow_after=1.0, slow_ratio=1.0, minimum_calls=1)
+    dependency = Dependency(
+        "prices", "http://p/*", retry=None, breaker=breaker, groups={"search": "/search/*"}, timeout=30.0
+    )
+    owner = DependencyOwner(dependency, clock)
+    call = Call(owner.state, "GET", facts=Facts(GROUPS[1]))
+    owner.begin(call)
+    assert owner.snapshot().groups["search"].breaker == "closed"
+    clock.advance(1.5)
+    assert owner.snapshot().groups["search"].breaker == "open"
+    owner.cancel(call)
