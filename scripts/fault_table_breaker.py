@@ -101,7 +101,6 @@ FAULTS = (
         HAND + "a_snapshot_sees_calls_that_hang",
     )),
     Fault("short_way_into_a_new_period", WRAPS,
-        "    async def guarded(*args: Any, **kwargs: Any) -> Any:\n        start = now()\n        running, permit = recent.running, machine.closed_permit\n        if short and start < machine.quiet_until:",
-        "    async def guarded(*args: Any, **kwargs: Any) -> Any:\n        start = now()\n        running, permit = recent.running, machine.closed_permit\n        if short:",
+        "        if short and start < machine.quiet_until:", "        if short:",
         (ALONE + "every_kind_of_function_is_guarded",)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The functions that a `CircuitBreaker` puts around others. The short way of the machine is written out in the two hot ones."""
+"""The functions that a `CircuitBreaker` puts around others."""
 
 from __future__ import annotations
 
@@ -27,11 +27,17 @@ def wrapped(breaker: CircuitBreaker, function: F) -> F:
     return cast("F", wraps(function)(around(breaker, function)))
 
 
-def _sync(breaker: CircuitBreaker, function: Callable[..., Any]) -> Callable[..., Any]:
+Running = dict[int, float]
+
+
+def _short_way(
+    breaker: CircuitBreaker,
+) -> tuple[Callable[[], tuple[Running, int]], Callable[[Running, int], None]]:
+    """Return how an attempt begins and how it succeeds, without the lock where the machine allows that."""
     machine, recent, now = breaker.machine, breaker.machine.recent, breaker.now
     draw, succeeded, numbered, short = recent.draw, recent.succeeded, breaker.numbered, breaker.short
 
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+    def begin() -> tuple[Running, int]:
         start = now()
         running, permit = recent.running, machine.closed_permit
         if short and start < machine.quiet_until:
@@ -40,11 +46,9 @@ def _sync(breaker: CircuitBreaker, function: Callable[..., Any]) -> Callable[...
                 running[permit] = start
         else:
             permit = breaker.begin()
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            breaker.end(permit, error)
-            raise
+        return running, permit
+
+    def succeed(running: Running, permit: int) -> None:
         if (
             running is recent.running
             and now() < machine.quiet_until
@@ -53,37 +57,37 @@ def _sync(breaker: CircuitBreaker, function: Callable[..., Any]) -> Callable[...
             succeeded()
         else:
             breaker.end(permit, None)
+
+    return begin, succeed
+
+
+def _sync(breaker: CircuitBreaker, function: Callable[..., Any]) -> Callable[..., Any]:
+    begin, succeed = _short_way(breaker)
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        running, permit = begin()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            breaker.end(permit, error)
+            raise
+        succeed(running, permit)
         return result
 
     return guarded
 
 
 def _async(breaker: CircuitBreaker, function: Callable[..., Any]) -> Callable[..., Any]:
-    machine, recent, now = breaker.machine, breaker.machine.recent, breaker.now
-    draw, succeeded, numbered, short = recent.draw, recent.succeeded, breaker.numbered, breaker.short
+    begin, succeed = _short_way(breaker)
 
     async def guarded(*args: Any, **kwargs: Any) -> Any:
-        start = now()
-        running, permit = recent.running, machine.closed_permit
-        if short and start < machine.quiet_until:
-            if numbered:
-                permit = draw()
-                running[permit] = start
-        else:
-            permit = breaker.begin()
+        running, permit = begin()
         try:
             result = await function(*args, **kwargs)
         except BaseException as error:
             breaker.end(permit, error)
             raise
-        if (
-            running is recent.running
-            and now() < machine.quiet_until
-            and (running.pop(permit, None) is not None if numbered else permit == machine.closed_permit)
-        ):
-            succeeded()
-        else:
-            breaker.end(permit, None)
+        succeed(running, permit)
         return result
 
     return guarded
