@@ -19,6 +19,8 @@ OF = "tests/calls/test_hedge.py::test_"
 ON = "tests/integrations/test_httpx_hedging.py::test_"
 
 FAULTS = (
+    Fault("hedge_without_a_thread_ends_the_call", SYNC, "except RuntimeError as error:", "except ZeroDivisionError as error:",
+        (ON + "a_hedge_for_which_there_is_no_thread_costs_the_call_nothing",)),
     Fault("hedged_a_write", ATTEMPTS, "if not (harmless or keyed):", "if False:",
         (OF + "what_cannot_be_hedged_says_why_once_it_was_due", ON + "what_has_a_side_effect_is_never_hedged")),
     Fault("hedged_a_body_that_is_gone", ATTEMPTS, "        elif not self._replayable:\n            self._unhedged", "        elif False:\n            self._unhedged",

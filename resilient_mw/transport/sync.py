@@ -9,11 +9,11 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
-from resilient_mw.calls.events import Deliver, Failure, Head, Start
+from resilient_mw.calls.events import Deliver, Failure, Head, Phase, Start
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import drive
@@ -161,13 +161,22 @@ class SyncExchange(Exchange):
         flight = Flight(start.number, scope)
         context = copy_context()
         context.run(SCOPE.set, scope)
-        threading.Thread(
+        thread = threading.Thread(
             target=context.run,
             args=(flight.fly, partial(self._inner.handle_request, request), land),
             name=f"resilient_mw: attempt at {self.owner.dependency.name}",
             daemon=True,
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            flight.fly(partial(self._no_thread, error), land)  # It has failed; one beside it may go on.
         return flight
+
+    def _no_thread(self, error: RuntimeError) -> NoReturn:
+        """Raise what an attempt fails with that has no thread: nothing was sent, and the fault lies on our side."""
+        message = "the attempt was not made: no thread could be started for it"
+        raise self.library.timed_out(Phase.POOL, message) from error
 
     def landed(self, flight: Flight) -> Head | Failure:
         """Take what became of an attempt in a thread."""

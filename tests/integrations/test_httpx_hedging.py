@@ -81,6 +81,32 @@ def test_a_slow_attempt_is_beaten_by_its_hedge_and_its_connection_closed(
     assert eventually(lambda: not flights()), "a thread is left"
 
 
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_a_hedge_for_which_there_is_no_thread_costs_the_call_nothing(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, begun = threading.Thread.start, []
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name.startswith("resilient_mw: attempt"):
+            begun.append(thread)
+            if len(begun) == 2:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with HedgeServer(lambda number: 0.3) as server:
+        wire = Wire((library, "sync"))
+        dependency = hedged(server)
+        wire.open([dependency])
+        monkeypatch.setattr(threading.Thread, "start", scarce)
+        assert wire.get(server.origin + "/a").text == "1"
+        assert len(begun) == 2
+        assert in_use(dependency) == 0
+        assert dependency.snapshot().attempts == {"2xx": 1, "timeout": 1}
+        assert dependency.snapshot().breaker == "closed"
+        wire.shut()
+
+
 @every_wire
 def test_the_first_attempt_may_still_win(wire: Wire) -> None:
     with HedgeServer(lambda number: 0.12 if number == 1 else 1.5) as server:
