@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ class Answer(NamedTuple):
     held: Any
 
 
-class ClientWire:
+class ClientWire(ABC):
     """A client with our part in it."""
 
     is_async = False
@@ -41,18 +42,18 @@ class ClientWire:
     failure: type[Exception]
     timeout: type[Exception]
 
+    @abstractmethod
     def open(
         self, dependencies: Sequence[Dependency], connections: int | None = None, **options: Any
     ) -> ClientWire:
         """Make the client; with a number of connections, more calls wait for one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, method: str, url: str, **options: Any) -> Any:
         """Return a response whose body has not been read."""
-        raise NotImplementedError
 
-    def read(self, response: Any) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, response: Any) -> bytes: ...
 
     def close(self, response: Any) -> None:
         response.close()
@@ -76,16 +77,16 @@ class ClientWire:
         """A body that can be sent once."""
         return iter([b"a", b"b"])
 
+    @abstractmethod
     def part(self) -> Any:
         """Our part."""
-        raise NotImplementedError
 
     def end(self) -> None:
         """Tell our part that it is over."""
         self.part().close()
 
-    def shut(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def shut(self) -> None: ...
 
 
 class RequestsWire(ClientWire):
@@ -230,7 +231,11 @@ class AiohttpWire(ClientWire):
         self.runner.close()
 
 
-WIRES = {"requests": RequestsWire, "urllib3": Urllib3Wire, "aiohttp": AiohttpWire}
+WIRES: dict[str, Callable[[], ClientWire]] = {
+    "requests": RequestsWire,
+    "urllib3": Urllib3Wire,
+    "aiohttp": AiohttpWire,
+}
 
 
 def make_client(name: str) -> Iterator[Any]:
