@@ -167,7 +167,7 @@ def test_a_keyed_request_is_hedged_with_the_same_key(wire: Wire, server: HedgeSe
 def test_hedges_stay_within_the_budget(wire: Wire) -> None:
     with HedgeServer(lambda number: 0.03) as server:
         retry = RetryPolicy(budget_ratio=0.2, budget_per_second=0.0)
-        dependency = hedged(server, hedge=HedgePolicy(delay=0.005), retry=retry)
+        dependency = hedged(server, hedge=HedgePolicy(delay=0.005), retry=retry, bulkhead=20)
         wire.open([dependency])
         for _ in range(20):
             assert wire.get(server.origin + "/a").status_code == 200
