@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# What `make test-all` runs on, as far as it is here.
+VERSIONS ?= 3.11 3.12 3.13
 # Most tests of real servers wait rather than compute, so a few workers halve the time on two cores.
 WORKERS ?= 3
 
@@ -13,11 +15,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check format bench bench-breaker bench-calls bench-wire bench-scaling prove clean
+.PHONY: help lab test test-all check format bench bench-breaker bench-calls bench-wire bench-scaling prove clean
 
 help:
 	@echo "make lab      break a real service on purpose, with and without protection (report: lab-report.html)"
 	@echo "make test     run the tests"
+	@echo "make test-all run them on each of Python $(VERSIONS) that is here"
 	@echo "make check    lint, types, floors, build"
 	@echo "make format   let ruff lay out the code"
 	@echo "make bench    measure what the middleware costs"
@@ -34,6 +37,9 @@ lab: $(VENV)/.ready-lab
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-all:
+	@$(PYTHON) scripts/test_all.py $(VERSIONS)
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -66,7 +72,7 @@ prove: $(VENV)/.ready-test
 	$(BIN)/python scripts/prove.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(addprefix .venv-,$(VERSIONS)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -f lab-report.html
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
