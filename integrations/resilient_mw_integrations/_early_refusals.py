@@ -70,8 +70,8 @@ class Front:
         if self._searching:
             self._find()
         protection = self._protection
-        if protection is None:
-            return False
+        if protection is None or protection.policy.refusal_page is not None:
+            return False  # the middleware can ask the application for its page
         return protection.guard.may_refuse() and protection.started and not switch.DISABLED
 
     def answer(self, scope: Any, common: Sequence[tuple[bytes, bytes]]) -> tuple[Reason, bytes] | None:

@@ -15,6 +15,7 @@ from resilient_mw.core.cors import Cors
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.events import Event
 from resilient_mw.core.marks import Mark
+from resilient_mw.core.pages import PageFunction
 from resilient_mw.core.priority import DEFAULT_CLASSES, EXEMPT, PriorityClass
 from resilient_mw.core.quotas import Quota, QuotaStore
 from resilient_mw.core.routes import RouteRule
@@ -81,6 +82,8 @@ class ServerPolicy:
         cors_origins: the origins whose pages may read refusals, or `"*"`. For a middleware outside the application's
             CORS layer.
         cors_credentials: whether they may also read the refusals of requests with cookies.
+        refusal_page: draws the body of refusals and 504s in the application's way: a function of a
+            `resilient_mw.core.pages.RefusedRequest`. None: the problem document.
         debug: whether the body of a refusal says class, limit, requests in flight, queue length and remaining budget.
         ramp: seconds over which the limit grows from a tenth to the whole, from the first request on. 0: it is whole at
             once.
@@ -123,6 +126,7 @@ class ServerPolicy:
     name: str = "app"
     cors_origins: Sequence[str] = ()
     cors_credentials: bool = False
+    refusal_page: PageFunction | None = None
     debug: bool = False
     ramp: float = 0.0
     drain_delay: float = 0.0

@@ -8,6 +8,7 @@ from typing import TypedDict
 from resilient_mw.admission.head_rule import TenantOf
 from resilient_mw.admission.overload_policy import OverloadPolicy
 from resilient_mw.core.events import Event
+from resilient_mw.core.pages import PageFunction
 from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.quotas import Quota, QuotaStore
 from resilient_mw.core.routes import RouteRule
@@ -46,6 +47,7 @@ class PolicyOverrides(TypedDict, total=False):
     name: str
     cors_origins: Sequence[str]
     cors_credentials: bool
+    refusal_page: PageFunction | None
     debug: bool
     ramp: float
     drain_delay: float

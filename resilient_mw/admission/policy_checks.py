@@ -63,6 +63,7 @@ def check_policy(policy: ServerPolicy) -> None:
             raise ValueError(f"listeners={listener!r} is not allowed: it must be a function of an event")
     _check_edge(policy)
     Cors(policy.cors_origins, policy.cors_credentials)
+    _check_page(policy.refusal_page)
     require_flag("debug", policy.debug)
     _check_shadow(policy.shadow)
     _check_overload(policy.overload)
@@ -126,6 +127,13 @@ def _check_classes(policy: ServerPolicy) -> None:
 def _check_overload(overload: object) -> None:
     if overload is not None and not isinstance(overload, OverloadPolicy):
         raise ValueError(f"overload={overload!r} is not allowed: it must be an OverloadPolicy or None")
+
+
+def _check_page(page: object) -> None:
+    if page is not None and not callable(page):
+        raise ValueError(
+            f"refusal_page={page!r} is not allowed: it must be a function of a RefusedRequest, or None"
+        )
 
 
 def _check_shadow(shadow: object) -> None:

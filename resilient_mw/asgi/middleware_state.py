@@ -12,6 +12,7 @@ from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.asgi.edge import CountedBody, TellingHead
 from resilient_mw.asgi.exchange import HttpExchange
 from resilient_mw.asgi.head import AsgiHead
+from resilient_mw.asgi.pages import Pages
 from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
 from resilient_mw.asgi.service import LoopService
 from resilient_mw.runtime.forks import after_fork
@@ -57,10 +58,12 @@ class MiddlewareState:
         self._fields = fields
         self._field_names = frozenset(fields)
         self._tells = self._protection.tells
-        self._refusals = prepare_refusals(policy.cors)
+        page = policy.refusal_page
+        pages = None if page is None else Pages(page, self._guard.listeners)
+        self._refusals = prepare_refusals(policy.cors, pages)
         self._debug = policy.debug  # the common answer asks the guard nothing
         with self._making:  # nobody makes a service of the older answers meanwhile
-            self._stopped = prepare_stopped(policy.cors)
+            self._stopped = prepare_stopped(policy.cors, pages)
             for service in self._services.values():
                 service.stopped = self._stopped
 

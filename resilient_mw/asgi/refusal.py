@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from resilient_mw.asgi.pages import Pages
 from resilient_mw.core import answer as made
 from resilient_mw.core.answer import ASKING_FIELDS, PreparedAnswer
 from resilient_mw.core.cancel import CancelReason
@@ -25,11 +26,17 @@ TAKES_ANY = b"*/*"
 
 
 class Refusal:
-    """The answer for one reason."""
+    """The answer for one reason.
 
-    __slots__ = ("_answer", "_body", "_close", "_headers", "_status")
+    Args:
+        answer: what it is made of.
+        pages: draws what the application says in its place; None: it says nothing.
+    """
 
-    def __init__(self, answer: PreparedAnswer[tuple[bytes, bytes]]) -> None:
+    __slots__ = ("_answer", "_body", "_close", "_headers", "_pages", "_status")
+
+    def __init__(self, answer: PreparedAnswer[tuple[bytes, bytes]], pages: Pages | None = None) -> None:
+        self._pages = pages
         rule = REFUSAL_RULES[answer.reason]
         self._status = rule.status
         self._close = rule.close
@@ -52,6 +59,11 @@ class Refusal:
         else:
             names = [(ASKING[name], value.decode("latin-1")) for name, value in asked]
             headers, body = self._answer.fitting(names, figures)
+        if self._pages is not None and scope["type"] == "http":
+            names = [(ASKING[name], value.decode("latin-1")) for name, value in asked]
+            page = await self._pages.draw(self._answer.refused(names, retry_after, scope))
+            if page is not None:
+                headers, body = self._answer.around(page, names), page.body
         if retry_after is not None:
             seconds = RETRY_AFTER[retry_after] if retry_after < len(RETRY_AFTER) else b"%d" % retry_after
             headers.append((b"retry-after", seconds))
@@ -75,15 +87,15 @@ class Refusal:
             pass
 
 
-def prepare_refusals(cors: Cors) -> dict[Reason, Refusal]:
+def prepare_refusals(cors: Cors, pages: Pages | None = None) -> dict[Reason, Refusal]:
     """Return the answer for every reason."""
-    return {reason: Refusal(answer) for reason, answer in made.prepare(cors, _line).items()}
+    return {reason: Refusal(answer, pages) for reason, answer in made.prepare(cors, _line).items()}
 
 
-def prepare_stopped(cors: Cors) -> dict[CancelReason, Refusal]:
+def prepare_stopped(cors: Cors, pages: Pages | None = None) -> dict[CancelReason, Refusal]:
     """Return the answer to a request whose work was stopped, by what stopped it."""
-    return {why: Refusal(answer) for why, answer in made.prepare_stopped(cors, _line).items()}
+    return {why: Refusal(answer, pages) for why, answer in made.prepare_stopped(cors, _line).items()}
 
 
 def _line(name: str, value: str) -> tuple[bytes, bytes]:
-    return name.lower().encode("ascii"), value.encode("ascii")
+    return name.lower().encode("ascii"), value.encode("latin-1")

@@ -6,12 +6,13 @@ Both shells use this, so that they say the same. They differ in the form of a he
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.cors import Cors
-from resilient_mw.core.headers.accept import prefers_plain_text
+from resilient_mw.core.headers.accept import prefers_html, prefers_plain_text
 from resilient_mw.core.headers.correlation import parse_request_id, parse_traceparent
+from resilient_mw.core.pages import RefusalPage, RefusedRequest
 from resilient_mw.core.problem import RefusalFigures, problem_body, refusal_headers, text_body, with_members
 from resilient_mw.core.rejection import Reason
 
@@ -19,7 +20,7 @@ ACCEPT, ORIGIN, TRACEPARENT, REQUEST_ID = "accept", "origin", "traceparent", "x-
 ASKING_FIELDS = (ACCEPT, ORIGIN, TRACEPARENT, REQUEST_ID)
 """Lower-case names of the request fields that a refusal depends on. Without any of them it is the usual one."""
 LENGTH = 1
-"""The place of the body's length in `refusal_headers`."""
+"""The place of the body's length in `refusal_headers`. Its type stands before it."""
 
 Line = TypeVar("Line")
 """A header line in the form of a shell."""
@@ -37,9 +38,10 @@ class PreparedAnswer(Generic[Line]):
 
     Attributes:
         reason: why.
+        begun: see above.
     """
 
-    __slots__ = ("_body", "_by_origin", "_headers", "_line", "_text_body", "_text_headers", "reason")
+    __slots__ = ("_body", "_by_origin", "_headers", "_line", "_text_body", "_text_headers", "begun", "reason")
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class PreparedAnswer(Generic[Line]):
         begun: bool = False,
     ) -> None:
         self.reason = reason
+        self.begun = begun
         self._by_origin = by_origin
         self._line: Callable[[str, str], Line] = line
         self._body = problem_body(reason)
@@ -72,9 +75,7 @@ class PreparedAnswer(Generic[Line]):
                 joined by commas, as servers join them.
             figures: what debug mode says.
         """
-        asked: dict[str, str] = {}
-        for name, value in fields:
-            asked[name] = f"{asked[name]},{value}" if name in asked else value
+        asked = _joined(fields)
         formatted = figures is not None
         if ACCEPT in asked and prefers_plain_text(asked[ACCEPT]):
             headers, body = self._text_headers.copy(), self._text_body
@@ -94,6 +95,24 @@ class PreparedAnswer(Generic[Line]):
         if ORIGIN in asked:
             headers += self._by_origin.get(asked[ORIGIN], ())
         return headers, body
+
+    def refused(
+        self, fields: Iterable[tuple[str, str]], retry_after: int | None, request: Mapping[str, Any]
+    ) -> RefusedRequest:
+        """Return what the application is told of a request to whose refusal it draws the page; arguments as of `fitting`."""
+        wants_html = prefers_html(_joined(fields).get(ACCEPT, ""))
+        return RefusedRequest(self.reason, self.begun, wants_html, retry_after, request)
+
+    def around(self, page: RefusalPage, fields: Iterable[tuple[str, str]]) -> list[Line]:
+        """Return the headers of an answer whose body is the application's own; arguments as of `fitting`."""
+        lines = (
+            ("Content-Type", page.media_type),
+            ("Content-Length", str(len(page.body))),
+            *page.headers,
+        )
+        made = [self._line(*each) for each in lines]
+        headers = [*made[: LENGTH + 1], *self._headers[LENGTH + 1 :], *made[LENGTH + 1 :]]
+        return headers + self._by_origin.get(_joined(fields).get(ORIGIN, ""), [])
 
     def _prepared(self, cors: Cors, *, text: bool, begun: bool) -> list[Line]:
         lines = (*refusal_headers(self.reason, None, text=text, vary=cors.vary, begun=begun), *cors.always)
@@ -135,3 +154,10 @@ def instance_of(traceparent: str, request_id: str) -> str | None:
     """Return what names this request in logs: its trace, else its id; None if neither field is valid."""
     trace = parse_traceparent(traceparent)
     return parse_request_id(request_id) if trace is None else f"urn:trace:{trace}"
+
+
+def _joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+    asked: dict[str, str] = {}
+    for name, value in fields:
+        asked[name] = f"{asked[name]},{value}" if name in asked else value
+    return asked

@@ -24,7 +24,7 @@ from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.quotas import Asking
 from resilient_mw.runtime.thread_context import ThreadContext, guarded_by, has_ended
 from resilient_mw.runtime.thread_gate import wait_in_thread
-from resilient_mw.wsgi.answers import environ_key, prepare_answers, prepare_stopped
+from resilient_mw.wsgi.answers import Pages, environ_key, prepare_answers, prepare_stopped
 from resilient_mw.wsgi.body import open_body
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.input import CountedInput
@@ -84,10 +84,12 @@ class ResilienceMiddleware:
 
     def _prepare(self) -> None:
         """Prepare what requests read of the policy."""
-        cors = self._protection.policy.cors
+        policy = self._protection.policy
+        cors, page = policy.cors, policy.refusal_page
+        pages = None if page is None else Pages(page, self._guard.listeners)
         self._fields = tuple((environ_key(name), name) for name in self._protection.fields)
-        self._answers = prepare_answers(cors)
-        self._stopped = prepare_stopped(cors)
+        self._answers = prepare_answers(cors, pages)
+        self._stopped = prepare_stopped(cors, pages)
 
     @property
     def protection(self) -> Protection:

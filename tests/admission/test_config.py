@@ -79,6 +79,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
         "origin",
     ),
     "cors_credentials": ([None, 0, 1, "yes"], "True or False"),
+    "refusal_page": (["page.html", 1, True, {}], "a function of a RefusedRequest"),
     "debug": ([None, 0, 1, "yes"], "True or False"),
     "ramp": ([-1, 3601, NAN, INF, True, "1", None], "a number from 0 to 3600"),
     "drain_delay": ([-1, 3601, NAN, INF, True, "1", None], "a number from 0 to 3600"),

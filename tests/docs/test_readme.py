@@ -117,6 +117,7 @@ def test_the_table_of_defaults_is_the_codes() -> None:
         "name": f'`"{policy.name}"`',
         "cors_origins": "none",
         "cors_credentials": f"`{policy.cors_credentials}`",
+        "refusal_page": "`None` = the problem document",
         "debug": f"`{policy.debug}`",
         "ramp": f"{policy.ramp:g} s = at once",
         "drain_delay": f"{policy.drain_delay:g} s",

@@ -1,4 +1,4 @@
-"""Accept: whether a caller would rather read plain text than a problem document (RFC 9110, section 12.5.1).
+"""Accept: whether a caller would rather read plain text, or HTML, than a problem document (RFC 9110, section 12.5.1).
 
 The problem document is the default: it is left only for a caller who says that plain text has the higher quality.
 """
@@ -31,6 +31,7 @@ _DOCUMENT: Final = {
     ("*", "*"): 1,
 }
 _TEXT: Final = {("text", "plain"): 4, ("text", "*"): 2, ("*", "*"): 1}
+_HTML: Final = {("text", "html"): 4, ("application", "xhtml+xml"): 3, ("text", "*"): 2, ("*", "*"): 1}
 
 
 def prefers_plain_text(value: str) -> bool:
@@ -41,6 +42,14 @@ def prefers_plain_text(value: str) -> bool:
             as if absent.
     """
     return len(value) <= _LONGEST and _prefers(value)
+
+
+def prefers_html(value: str) -> bool:
+    """Return whether an Accept field rates HTML above a problem document, as browsers do. Arguments as above."""
+    if len(value) > _LONGEST:
+        return False
+    ranges = parse_accept(value)
+    return ranges is not None and _best(ranges, _HTML) > _best(ranges, _DOCUMENT)
 
 
 @lru_cache(maxsize=256)
