@@ -88,6 +88,7 @@ _sources: WeakSet[SnapshotSource] = WeakSet()
 _dependencies: WeakSet[DependencySource] = WeakSet()
 _pools: WeakSet[PoolSource] = WeakSet()
 _makers: list[MakeFunctionCalls] = []
+_clocks: list[Clock] = []
 
 
 def register(source: SnapshotSource) -> None:
@@ -141,6 +142,22 @@ def function_calls(dependency: object, *, idempotent: bool) -> FunctionCalls:
     if not _makers:
         raise RuntimeError("nothing here calls functions: import resilient_mw first")
     return _makers[0](dependency, idempotent)
+
+
+def use_process_clock(clock: Clock) -> None:
+    """Have those who may not read the time themselves get this clock."""
+    _clocks[:] = [clock]
+
+
+def process_clock() -> Clock:
+    """Return the monotonic clock of this process.
+
+    Raises:
+        RuntimeError: nothing in this process has one.
+    """
+    if not _clocks:
+        raise RuntimeError("nothing here tells the time: import resilient_mw first")
+    return _clocks[0]
 
 
 def _alive(sources: WeakSet[SourceT]) -> list[SourceT]:

@@ -57,6 +57,22 @@ class Reason(StrEnum):
     """As many calls to a dependency are under way as it may get."""
     THROTTLED = "throttled"
     """A dependency refuses most of what it gets, so a part of it is not sent."""
+    IDEMPOTENCY_KEY_MISSING = "idempotency_key_missing"
+    """The route asks for an idempotency key and the request has none."""
+    IDEMPOTENCY_KEY_INVALID = "idempotency_key_invalid"
+    """The idempotency key is malformed, too long, or there are several."""
+    IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
+    """Another request, not a repeat of this one, has used the idempotency key."""
+    IDEMPOTENCY_IN_PROGRESS = "idempotency_in_progress"
+    """The first request with this idempotency key is still at work."""
+    IDEMPOTENCY_BODY_NOT_KEPT = "idempotency_body_not_kept"
+    """The work of this idempotency key is done; its answer was too large to be kept."""
+    IDEMPOTENCY_UNKNOWN = "idempotency_unknown"
+    """The work of this idempotency key was begun, and whether it was done is not known."""
+    IDEMPOTENCY_STORE_UNAVAILABLE = "idempotency_store_unavailable"
+    """What keeps the idempotency keys is away, and the policy lets nothing run without it."""
+    IDEMPOTENCY_TOO_MANY = "idempotency_too_many"
+    """Its caller has as many live idempotency keys as it may."""
 
 
 class RetryAfter(Enum):
@@ -70,6 +86,8 @@ class RetryAfter(Enum):
     """The seconds until the dependency is tried again, jittered."""
     QUOTA = "quota"
     """The instant at which the quota has room again."""
+    RUN = "run"
+    """When the run of the same work has ended, as long as such runs take, or when its lease is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +147,28 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
             503, "A dependency refuses most of what it gets", RetryAfter.NEVER, executed=True
         ),
         Reason.DEADLINE_EXCEEDED: RefusalRule(504, "The deadline passed", RetryAfter.NEVER, executed=True),
+        Reason.IDEMPOTENCY_KEY_MISSING: RefusalRule(400, "An idempotency key is required", RetryAfter.NEVER),
+        Reason.IDEMPOTENCY_KEY_INVALID: RefusalRule(
+            400, "The idempotency key is malformed", RetryAfter.NEVER
+        ),
+        Reason.IDEMPOTENCY_KEY_REUSED: RefusalRule(
+            422, "The idempotency key was used for another request", RetryAfter.NEVER
+        ),
+        Reason.IDEMPOTENCY_IN_PROGRESS: RefusalRule(
+            409, "The first request with this idempotency key is at work", RetryAfter.RUN, executed=True
+        ),
+        Reason.IDEMPOTENCY_BODY_NOT_KEPT: RefusalRule(
+            409, "The work is done and its answer was not kept", RetryAfter.NEVER, executed=True
+        ),
+        Reason.IDEMPOTENCY_UNKNOWN: RefusalRule(
+            409, "Whether the work was done is not known", RetryAfter.NEVER, executed=True
+        ),
+        Reason.IDEMPOTENCY_STORE_UNAVAILABLE: RefusalRule(
+            503, "Idempotency keys cannot be checked", RetryAfter.RUN
+        ),
+        Reason.IDEMPOTENCY_TOO_MANY: RefusalRule(
+            429, "Too many idempotency keys of one caller", RetryAfter.QUOTA
+        ),
     }
 )
 

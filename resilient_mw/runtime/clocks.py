@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from time import monotonic, time, time_ns
 
+from resilient_mw.core.ports import use_process_clock
+
 
 class MonotonicClock:
     """The monotonic clock of this machine, in seconds."""
@@ -15,6 +17,7 @@ class MonotonicClock:
 
 
 MONOTONIC = MonotonicClock()
+use_process_clock(MONOTONIC)
 
 
 def wall_clock() -> float:

@@ -221,9 +221,10 @@ def test_every_reason_has_a_way() -> None:
     of_websockets = {"websocket_limit"}
     of_streams = {"stream_limit"}
     of_quotas = {"quota_exceeded", "quota_unknown"}  # tests/asgi/test_quotas.py
+    of_keys = {each.value for each in Reason if each.value.startswith("idempotency_")}  # tests/idempotency
     assert {reason.value for reason in WAYS_TO_BE_REFUSED} == {
         each.value for each in Reason
-    } - of_dependencies - of_websockets - of_streams - of_quotas
+    } - of_dependencies - of_websockets - of_streams - of_quotas - of_keys
 
 
 @pytest.mark.parametrize("reason", list(WAYS_TO_BE_REFUSED), ids=str)

@@ -26,12 +26,24 @@ WRONG = {"body_too_large"}
 MISSING = {"dependency_unavailable"}
 LIMITED = {"quota_exceeded": 429, "quota_unknown": 503}
 OUTGOING = {"circuit_open", "bulkhead_full", "throttled"}
+IDEMPOTENCY = {
+    "idempotency_key_missing": (400, RetryAfter.NEVER),
+    "idempotency_key_invalid": (400, RetryAfter.NEVER),
+    "idempotency_key_reused": (422, RetryAfter.NEVER),
+    "idempotency_in_progress": (409, RetryAfter.RUN),
+    "idempotency_body_not_kept": (409, RetryAfter.NEVER),
+    "idempotency_unknown": (409, RetryAfter.NEVER),
+    "idempotency_store_unavailable": (503, RetryAfter.RUN),
+    "idempotency_too_many": (429, RetryAfter.QUOTA),
+}
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}
 
 
 def test_every_reason_has_a_rule_and_there_are_no_others() -> None:
     assert set(REFUSAL_RULES) == set(Reason)
-    assert {reason.value for reason in Reason} == SHED | LATE | OUTGOING | WRONG | MISSING | set(LIMITED)
+    assert {reason.value for reason in Reason} == (
+        SHED | LATE | OUTGOING | WRONG | MISSING | set(LIMITED) | set(IDEMPOTENCY)
+    )
 
 
 def test_the_table_cannot_be_changed() -> None:
@@ -50,6 +62,8 @@ def test_overload_is_503_with_retry_after_and_a_deadline_is_504_without(reason: 
         assert (rule.status, rule.retry_after) == (503, RetryAfter.NEVER)
     elif reason.value in LIMITED:
         assert (rule.status, rule.retry_after) == (LIMITED[reason.value], RetryAfter.QUOTA)
+    elif reason.value in IDEMPOTENCY:
+        assert (rule.status, rule.retry_after) == IDEMPOTENCY[reason.value]
     elif reason.value in WRONG:
         assert (rule.status, rule.retry_after) == (413, RetryAfter.NEVER)
     else:
@@ -84,7 +98,10 @@ def test_the_headers_of_a_refusal(reason: Reason, retry_after: int | None) -> No
     assert headers["Content-Type"] == PROBLEM_MEDIA_TYPE == "application/problem+json"
     assert headers["Content-Length"] == str(len(problem_body(reason)))
     assert headers["Cache-Control"] == "no-store"
-    expected = "7" if reason.value in SHED | MISSING | set(LIMITED) and retry_after is not None else None
+    told = {name for name, (_, source) in IDEMPOTENCY.items() if source is not RetryAfter.NEVER}
+    expected = (
+        "7" if reason.value in SHED | MISSING | set(LIMITED) | told and retry_after is not None else None
+    )
     assert headers.get("Retry-After") == expected
     assert all(name == name.title() and value.isascii() and value.isprintable() for name, value in pairs)
 
@@ -93,7 +110,9 @@ def test_the_headers_of_a_refusal(reason: Reason, retry_after: int | None) -> No
 def test_work_that_may_have_begun_is_not_said_to_be_refused(reason: Reason) -> None:
     """A client may repeat whatever carries the header, also a POST."""
     headers = dict(refusal_headers(reason, 1))
-    executed = reason.value in {"deadline_exceeded", *OUTGOING}
+    executed = (
+        reason.value in {"deadline_exceeded", *OUTGOING} or IDEMPOTENCY.get(reason.value, (0,))[0] == 409
+    )
     assert REFUSAL_RULES[reason].executed is executed
     assert headers.get(REFUSAL_HEADER) == (None if executed else reason.value)
     assert REFUSAL_HEADER not in dict(refusal_headers(reason, 1, begun=True))
