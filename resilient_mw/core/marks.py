@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from resilient_mw.core.checks import require_cost, require_name, require_number
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.head import RequestHead
+from resilient_mw.core.idempotent import IdempotencyRule
 from resilient_mw.core.priority import EXEMPT
 from resilient_mw.core.streams import StreamRule, stream_rule
 
@@ -37,6 +38,7 @@ class Mark:
         stream: for how long the slot is held, and what the deadline covers.
         needs: name of the dependency that it cannot do without.
         degradable: whether a cheaper variant of it can answer.
+        idempotency: how it treats idempotency keys.
     """
 
     priority: str | None = None
@@ -46,6 +48,7 @@ class Mark:
     stream: StreamRule | None = None
     needs: str | None = None
     degradable: bool | None = None
+    idempotency: IdempotencyRule | None = None
 
     def over(self, base: Mark | None) -> Mark:
         """Return this mark with its gaps filled from `base` (the mark of a surrounding router)."""
@@ -54,6 +57,9 @@ class Mark:
         deadline = self.deadline
         if base.deadline is not None:
             deadline = base.deadline if deadline is None else deadline.over(base.deadline)
+        idempotency = self.idempotency
+        if base.idempotency is not None:
+            idempotency = base.idempotency if idempotency is None else idempotency.over(base.idempotency)
         return Mark(
             base.priority if self.priority is None else self.priority,
             base.cost if self.cost is None else self.cost,
@@ -62,6 +68,7 @@ class Mark:
             base.stream if self.stream is None else self.stream.over(base.stream),
             base.needs if self.needs is None else self.needs,
             base.degradable if self.degradable is None else self.degradable,
+            idempotency,
         )
 
 
@@ -94,7 +101,7 @@ def priority(
     if needs is not None:
         require_name("needs", needs)
     stream = stream_rule(slot=("priority.slot", slot))
-    return _marker(Mark(priority=name, cost=cost, stream=stream, needs=needs))
+    return marker(Mark(priority=name, cost=cost, stream=stream, needs=needs))
 
 
 def mark_degradable(target: Target) -> Target:
@@ -106,7 +113,7 @@ def mark_degradable(target: Target) -> Target:
 
 def exempt(target: Target) -> Target:
     """Exempt an endpoint or a router: never queued, never refused for load, within its own hard bound."""
-    return _marker(Mark(priority=EXEMPT))(target)
+    return marker(Mark(priority=EXEMPT))(target)
 
 
 def deadline(
@@ -132,7 +139,7 @@ def deadline(
             no gaps.
     """
     stream = stream_rule(covers=("deadline.covers", covers), idle=("deadline.idle", idle))
-    return _marker(Mark(deadline=deadline_rule("deadline.", default, minimum, maximum), stream=stream))
+    return marker(Mark(deadline=deadline_rule("deadline.", default, minimum, maximum), stream=stream))
 
 
 def deadline_rule(
@@ -198,7 +205,13 @@ def _slot(target: object, attribute: str) -> object:
     return None
 
 
-def _marker(mark: Mark) -> Callable[[Target], Target]:
+def marker(mark: Mark) -> Callable[[Target], Target]:
+    """Return a decorator that puts a mark on an endpoint or a router, over the one that it has.
+
+    Raises:
+        TypeError: from the decorator: the object cannot carry a mark.
+    """
+
     def apply(target: Target) -> Target:
         own = getattr(target, "__dict__", {}).get(ATTRIBUTE)
         try:

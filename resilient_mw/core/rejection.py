@@ -73,6 +73,8 @@ class Reason(StrEnum):
     """What keeps the idempotency keys is away, and the policy lets nothing run without it."""
     IDEMPOTENCY_TOO_MANY = "idempotency_too_many"
     """Its caller has as many live idempotency keys as it may."""
+    IDEMPOTENCY_NO_CALLER = "idempotency_no_caller"
+    """The route asks for an idempotency key, and whose it would be is not known."""
 
 
 class RetryAfter(Enum):
@@ -168,6 +170,9 @@ REFUSAL_RULES: Mapping[Reason, RefusalRule] = MappingProxyType(
         ),
         Reason.IDEMPOTENCY_TOO_MANY: RefusalRule(
             429, "Too many idempotency keys of one caller", RetryAfter.QUOTA
+        ),
+        Reason.IDEMPOTENCY_NO_CALLER: RefusalRule(
+            400, "The idempotency key has no known caller", RetryAfter.NEVER
         ),
     }
 )

@@ -35,6 +35,7 @@ IDEMPOTENCY = {
     "idempotency_unknown": (409, RetryAfter.NEVER),
     "idempotency_store_unavailable": (503, RetryAfter.RUN),
     "idempotency_too_many": (429, RetryAfter.QUOTA),
+    "idempotency_no_caller": (400, RetryAfter.NEVER),
 }
 LATE = {"expired_on_arrival", "insufficient_budget", "expired_in_queue", "deadline_exceeded"}
 

@@ -1,0 +1,113 @@
+"""How one route treats idempotency keys: the policy, the route's mark and the policy's rule for its path in one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from resilient_mw.core.idempotent import IdempotencyRule, OnUnknown, StoreDown, Wait
+from resilient_mw.core.routes import PathIndex
+from resilient_mw.idempotency.policy import READING, IdempotencyPolicy, IdempotencyRoute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treatment:
+    """A rule without gaps. The attributes are those of `IdempotencyRule`.
+
+    Attributes:
+        required: whether a request without a key is refused.
+        heartbeat: seconds between two renewals of the lease.
+    """
+
+    required: bool
+    wait: Wait
+    on_unknown: OnUnknown
+    keep_statuses: Collection[int]
+    max_answer: int
+    lease: float
+    heartbeat: float
+    keep: float
+    canonical_json: int
+    store_down: StoreDown
+
+
+class Treatments:
+    """Finds the treatment of a request.
+
+    Args:
+        policy: of the application.
+    """
+
+    __slots__ = ("_default", "_index", "_known", "_policy")
+
+    def __init__(self, policy: IdempotencyPolicy) -> None:
+        self._policy = policy
+        self._index: PathIndex[IdempotencyRoute] = PathIndex()
+        for route in policy.routes:
+            self._index.add(route.path.removesuffix("/*"), route, below=route.path.endswith("/*"))
+        self._known: dict[IdempotencyRule, Treatment | None] = {}
+
+    def of(self, method: str, path: str, mark: IdempotencyRule | None = None) -> Treatment | None:
+        """Return how a request is treated; None: keys are not looked at.
+
+        Args:
+            method: in capitals.
+            path: below the root path.
+            mark: what the endpoint and the routers around it say.
+        """
+        if method in READING:
+            return None
+        rule = mark
+        if self._policy.routes:
+            for route in self._index.candidates(path):
+                if not route.methods or method in route.methods:
+                    rule = route.rule.over(mark)
+                    break
+        if rule is None or rule.use is None:
+            if method not in self._policy.methods:
+                return None
+            rule = IdempotencyRule(use=self._policy.use).over(rule)
+        # Rules come from decorators and from the policy, so there are few.
+        if rule not in self._known:
+            self._known[rule] = None if rule.use == "off" else self._filled(rule)
+        return self._known[rule]
+
+    def _filled(self, rule: IdempotencyRule) -> Treatment:
+        policy = self._policy
+        whole = rule.over(
+            IdempotencyRule(
+                use=policy.use,
+                wait=policy.wait,
+                on_unknown=policy.on_unknown,
+                keep_statuses=policy.keep_statuses,
+                max_answer=policy.max_answer,
+                lease=policy.lease,
+                keep=policy.keep,
+                canonical_json=policy.canonical_json,
+                store_down=policy.store_down,
+            )
+        )
+        if (
+            whole.wait is None
+            or whole.on_unknown is None
+            or whole.keep_statuses is None
+            or whole.max_answer is None
+            or whole.lease is None
+            or whole.keep is None
+            or whole.canonical_json is None
+            or whole.store_down is None
+        ):
+            raise RuntimeError(f"{whole!r} has gaps")
+        heartbeat = policy.heartbeat
+        return Treatment(
+            required=whole.use == "required",
+            wait=whole.wait,
+            on_unknown=whole.on_unknown,
+            keep_statuses=whole.keep_statuses,
+            max_answer=whole.max_answer,
+            lease=whole.lease,
+            heartbeat=min(heartbeat, whole.lease / 2) if heartbeat is not None else whole.lease / 3,
+            keep=whole.keep,
+            canonical_json=whole.canonical_json,
+            store_down=whole.store_down,
+        )
