@@ -11,7 +11,7 @@ What holds for all of them:
   (the database server's), one of a single machine by that machine's; the clocks of clients never count.
 - *Lapse.* A record whose lease is over reads as `UNKNOWN`, without anybody writing that. Its token still holds until another
   claim takes it: an attempt that was only slow can complete late if nobody came in between.
-- *Expiry.* An expired record is as good as absent to every transition; `purge` takes it off the disk.
+- *Expiry.* A running record expires `claim.keep` seconds after its lease, one that has ended as long after its end. An expired one is as good as absent to every transition; `purge` takes it off the disk.
 - *Waiting.* `timeout` is the most seconds that the call may wait, for a lock, a connection or the network, all together. What
   the store cannot do in that time, and any failure of it, raises `StoreUnavailable`; the transition may then have happened
   or not. `renew`, `complete`, `abandon` and `look` may be repeated with the same claim. A `begin` may not: give the claim up
@@ -68,7 +68,7 @@ class IdempotencyStore(Protocol):
         ...
 
     def renew(self, claim: Claim, *, timeout: float = TIMEOUT) -> bool:
-        """Have the lease end `claim.lease` seconds from now, and the record `claim.keep` seconds from now.
+        """Have the lease end `claim.lease` seconds from now, and the record `claim.keep` seconds after that.
 
         Returns:
             Whether the claim still has the record, running. False for good: somebody else has it, or it has ended.

@@ -63,7 +63,7 @@ class Claim:
             characters of ASCII.
         fingerprint: of the request, 64 hexadecimal digits; None: not known before the body has been read by the handler.
         lease: seconds after which the attempt counts as dead unless it has renewed them.
-        keep: seconds for which the record lives once its attempt has ended, and while it is running.
+        keep: seconds for which the record lives once its attempt has ended, or its lease is over.
         take_unknown: whether a record whose outcome is unknown is taken over.
         caller: digest of the caller (`scope.caller_key`), for the bound. Empty: no bound.
         most: live records that this caller may have.
