@@ -98,14 +98,15 @@ class BlockingIdempotencyStore:
 
 
 async def cancelled_begins_leave_nothing(
-    store: AsyncIdempotencyStore, claims: Sequence[Claim], *, within: float = 10.0
+    store: AsyncIdempotencyStore, claims: Sequence[Claim], *, settle: float = 0.5, within: float = 10.0
 ) -> None:
     """Test that a `begin` whose caller is cancelled leaves no record, wherever the cancellation hits it.
 
     Args:
         store: ready to be used.
         claims: of different keys; each is cancelled one step of the event loop later than the one before.
-        within: seconds in which the store must have given up what it got.
+        settle: seconds after which what was under way at the cancellation has happened.
+        within: seconds after that in which the store must have given up what it got.
 
     Raises:
         AssertionError: a record is still there.
@@ -118,6 +119,7 @@ async def cancelled_begins_leave_nothing(
         begins.append((claim, begin))
         begin.cancel()
     await asyncio.wait([begin for _, begin in begins])
+    await asyncio.sleep(settle)
     until = asyncio.get_running_loop().time() + within
     for claim, begin in begins:
         if not begin.cancelled():
