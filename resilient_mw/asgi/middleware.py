@@ -52,7 +52,7 @@ class ResilienceMiddleware(MiddlewareState):
 
     Args:
         app: the application.
-        policy: the policy; None: a policy of defaults. The same object given to two middlewares makes them share one
+        policy: the policy; None: one is loaded, see `runtime.configuration`. The same object given to two middlewares makes them share one
             limit and one queue.
         **overrides: fields of `ServerPolicy` that differ from `policy`.
 

@@ -30,7 +30,7 @@ class MiddlewareState:
 
     Args:
         app: the application.
-        policy: the policy; None: a policy of defaults.
+        policy: the policy; None: one is loaded, see `runtime.configuration`.
         overrides: fields of the policy that differ.
     """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.cli.explained_calls import DependencyReport, dependency_report
+from resilient_mw.cli.explained_settings import Setting, settings
 from resilient_mw.cli.facts import AppFacts, Facts, Question
 from resilient_mw.cli.treatments import Treatment, budget_without_header, longest_wait, mean, treatments
 from resilient_mw.cli.words import function_name
@@ -70,6 +71,7 @@ class AppReport:
         websocket_limit: most that are open at once in one process; None: they pass untouched.
         stream_limit: most streams that are open at once in one process.
         shadow: the defences that only report.
+        settings: every field of the policy, and where its value comes from.
     """
 
     name: str
@@ -105,6 +107,7 @@ class AppReport:
     websocket_limit: int | None
     stream_limit: int
     shadow: tuple[str, ...]
+    settings: tuple[Setting, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class Figures:
         rate: requests per second of all processes; None: not given.
         applications: one per middleware, the outermost first.
         dependencies: by name.
+        disabled: whether the kill switch lets every request pass.
     """
 
     target: str
@@ -124,6 +128,7 @@ class Figures:
     rate: float | None
     applications: tuple[AppReport, ...]
     dependencies: tuple[DependencyReport, ...]
+    disabled: bool = False
 
 
 def explained(facts: Facts, question: Question) -> Figures:
@@ -140,6 +145,7 @@ def explained(facts: Facts, question: Question) -> Figures:
         question.rate,
         applications,
         tuple(dependency_report(each, question, longest) for each in facts.dependencies),
+        facts.disabled,
     )
 
 
@@ -182,6 +188,7 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         websocket_limit=policy.websocket_limit if facts.protocol == "asgi" else None,
         stream_limit=policy.stream_limit,
         shadow=tuple(sorted(policy.shadowed)),
+        settings=settings(policy, facts.sources),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.calls.dependency import Dependency
@@ -59,6 +59,7 @@ class AppFacts:
         routes: HTTP routes; None: no route source knows the application.
         websockets: templates of websocket routes.
         snapshot: what ran under the policy in this process.
+        sources: where each field of the policy comes from.
     """
 
     protocol: str
@@ -66,6 +67,7 @@ class AppFacts:
     routes: tuple[RouteFact, ...] | None
     websockets: tuple[str, ...]
     snapshot: AppSnapshot
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,11 @@ class Facts:
         apps: one entry per middleware, the outermost first.
         dependencies: by name.
         lost_marks: marked objects that lead to no route of any application, with the reason.
+        disabled: whether the kill switch lets every request pass.
     """
 
     target: str
     apps: tuple[AppFacts, ...]
     dependencies: tuple[DependencyFacts, ...] = ()
     lost_marks: Mapping[str, str] | None = None
+    disabled: bool = False

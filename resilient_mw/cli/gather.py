@@ -11,6 +11,8 @@ from resilient_mw.cli.locate import Protected, Unusable
 from resilient_mw.core import ports
 from resilient_mw.core.marks import unreached_marks
 from resilient_mw.core.routes import WEBSOCKET, Route
+from resilient_mw.runtime import switch
+from resilient_mw.runtime.configuration import sources_of
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.protection import NO_ROUTE, NO_SOURCE
 from resilient_mw.runtime.sources import find_resolver
@@ -41,10 +43,11 @@ def gather(target: str, found: Sequence[Protected]) -> Facts:
                 None if routes is None else tuple(_facts(route) for route in routes if _is_http(route)),
                 tuple(route.template for route in routes or () if route.methods == WEBSOCKET),
                 policy.snapshot(),
+                sources_of(policy),
             )
         )
     lost = dict.fromkeys(unreached_marks(targets), NO_SOURCE if unknown else NO_ROUTE)
-    return Facts(target, tuple(apps), _dependencies(), lost)
+    return Facts(target, tuple(apps), _dependencies(), lost, switch.DISABLED)
 
 
 def runs_in_thread(route: Route) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from resilient_mw.cli.explained import GIVEN, AppReport, Figures
 from resilient_mw.cli.explained_calls import DependencyReport
+from resilient_mw.cli.explained_settings import shown_settings
 from resilient_mw.cli.shown_policies import policies
 from resilient_mw.cli.treatments import DEFAULT, Treatment
 from resilient_mw.cli.warn import Warn
@@ -33,6 +34,9 @@ def as_json(figures: Figures, warnings: Sequence[Warn]) -> dict[str, Any]:
 
 def as_text(figures: Figures, warnings: Sequence[Warn]) -> Iterator[str]:
     """Yield the lines of the report."""
+    if figures.disabled:
+        yield "RESILIENT_MW_DISABLED: every request passes unguarded; what follows is what the policies say"
+        yield ""
     for app in figures.applications:
         yield from _application(app, figures)
         yield ""
@@ -129,6 +133,10 @@ def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
             for each in app.classes
         ],
     )
+    given = shown_settings(app.settings)
+    if given:
+        yield ""
+        yield from _table(("setting", "value", "from"), given)
 
 
 def _slots(slots: float, rate: float | None) -> str:

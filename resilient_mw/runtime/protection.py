@@ -27,6 +27,7 @@ from resilient_mw.core.routes import below_root
 from resilient_mw.core.trust import PeerTrust
 from resilient_mw.runtime.arrivals import admit, ask
 from resilient_mw.runtime.clocks import wall_clock_ns
+from resilient_mw.runtime.configuration import policy_in_force
 from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.runtime.needed import refused_for_need, unknown_names
@@ -39,7 +40,7 @@ class Protection:
     """One application under one policy.
 
     Args:
-        policy: the policy; None: a new one of defaults.
+        policy: the policy; None: one is loaded, see `runtime.configuration`.
         overrides: fields of the policy that differ.
 
     Raises:
@@ -50,7 +51,7 @@ class Protection:
     def __init__(self, policy: ServerPolicy | None, overrides: Mapping[str, Any]) -> None:
         if policy is not None and not isinstance(policy, ServerPolicy):
             raise ValueError(f"policy={policy!r} is not allowed: it must be a ServerPolicy")
-        self.policy = (policy or ServerPolicy()).with_changes(overrides)
+        self.policy = policy_in_force(policy, overrides)
         self.guard = guard_of(self.policy)
         self.shadow = self.guard if isinstance(self.guard, ShadowGuard) else None
         failed = partial(self.guard.listeners.failed, "route look-up")

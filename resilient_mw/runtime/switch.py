@@ -1,7 +1,7 @@
-"""The switch that takes both middlewares out of the way, for the tests of those who use them.
+"""The switch that takes both middlewares out of the way: for tests, and for people on call.
 
 Both middlewares read `switch.DISABLED` once per request, when it arrives: requests that are already running stay
-guarded to their end. Write it through `turn_off()` and `turn_on()` only.
+guarded to their end. Write it through the functions below only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ DISABLED = False
 """Whether requests go straight to the application, in the whole process. Read it through the module."""
 
 _holders = 0
+_for_good = False
 _lock = threading.Lock()
 renew_lock(__name__, "_lock")
 
@@ -38,3 +39,13 @@ def turn_on() -> None:
             raise RuntimeError("turn_on() was called more often than turn_off()")
         _holders -= 1
         DISABLED = _holders > 0
+
+
+def turn_off_for_good() -> bool:
+    """Let requests pass unguarded for as long as the process lives; return whether this was the first call."""
+    global _for_good
+    with _lock:
+        first, _for_good = not _for_good, True
+    if first:
+        turn_off()
+    return first

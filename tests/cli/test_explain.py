@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import resilient_mw
+from resilient_mw.testing import disabled
 from tests.cli.conftest import FASTAPI, FLASK, STARLETTE, Explain
 
 ROOT = Path(resilient_mw.__path__[0]).parent
@@ -576,6 +577,7 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "rate",
         "applications",
         "dependencies",
+        "disabled",
         "warnings",
     ]
     (app,) = report["applications"]
@@ -584,7 +586,7 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
         "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
         "routes", "routes_known", "tenant", "quotas", "quota_store", "quota_store_away", "websockets", "websocket_limit",
-        "stream_limit", "shadow",
+        "stream_limit", "shadow", "settings",
     ]  # fmt: skip
     assert list(app["routes"][0]) == [
         "template", "methods", "where", "priority", "cost", "cost_function", "deadline_default", "deadline_minimum",
@@ -665,3 +667,45 @@ app.add_middleware(ResilienceMiddleware, policy=policy)
     assert (app["quota_store"], app["quota_store_away"]) == ("MemoryQuotas", None)
     text = explain(source.replace("STORE", "RedisQuotas('redis://127.0.0.1:1')")).out
     assert "(each tenant; counted in RedisQuotas, while it is away: local)\n" in text
+
+
+def test_each_value_says_where_it_comes_from(
+    explain: Explain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text("queue = 7\n[[routes]]\npath = '/reports/*'\ncost = 2\n", encoding="utf-8")
+    monkeypatch.setenv("RESILIENT_MW_CONFIG", str(file))
+    monkeypatch.setenv("RESILIENT_MW_LIMIT", "20")
+    app = FASTAPI + (
+        "from resilient_mw.runtime.configuration import load_policy\n"
+        "app.add_middleware(ResilienceMiddleware, policy=load_policy(limit=5, name='shop', ramp=3.0), max_wait=2)\n"
+    )
+    told = explain(app, "--json").app()["settings"]
+    assert {
+        each["field"]: (each["value"], each["source"]) for each in told if each["source"] != "default"
+    } == {
+        "limit": ("20", "RESILIENT_MW_LIMIT"),
+        "queue": ("7", "shop.toml"),
+        "max_wait": ("2", "keyword of the middleware"),
+        "routes": ("/reports/*", "shop.toml"),
+        "name": ("shop", "code"),
+        "ramp": ("3.0", "code"),
+    }
+    assert {"field": "wait_share", "value": "0.25", "source": "default"} in told
+    text = explain(app).out
+    assert (
+        "  setting   value       from\n  limit     20          RESILIENT_MW_LIMIT\n  queue     7           shop.toml\n"
+        in text
+    )
+    monkeypatch.setenv("RESILIENT_MW_LIMIT", "x")
+    wrong = explain(app)
+    assert wrong.status == 2
+    assert "RESILIENT_MW_LIMIT: limit='x' is not allowed" in wrong.err
+
+
+def test_a_service_that_is_switched_off_says_so(explain: Explain) -> None:
+    app = FASTAPI + "app.add_middleware(ResilienceMiddleware, limit=20)\n"
+    assert explain(app, "--json").json()["disabled"] is False
+    with disabled():
+        assert explain(app, "--json").json()["disabled"] is True
+        assert explain(app).out.startswith("RESILIENT_MW_DISABLED: every request passes unguarded")
