@@ -10,7 +10,7 @@ from resilient_mw.cli.explained import GIVEN, AppReport, Figures
 from resilient_mw.cli.explained_calls import DependencyReport
 from resilient_mw.cli.explained_settings import shown_settings
 from resilient_mw.cli.shown_policies import policies
-from resilient_mw.cli.treatments import DEFAULT, Treatment
+from resilient_mw.cli.treatments import DEFAULT, Sources, Treatment
 from resilient_mw.cli.warn import Warn
 from resilient_mw.cli.words import counted, number, seconds
 from resilient_mw.core.routes import UNMATCHED
@@ -157,7 +157,7 @@ def _route(row: Treatment) -> tuple[str, ...]:
         seconds(row.budget),
         f"{number(row.deadline_minimum)}..{seconds(row.deadline_maximum)}",
         seconds(row.longest_wait, none="-"),
-        _sources(row),
+        told_by(row.sources),
     )
 
 
@@ -174,12 +174,13 @@ def _is_implied(row: Treatment, rows: Sequence[Treatment]) -> bool:
     return any(other.template == row.template and other is not row for other in rows)
 
 
-def _sources(row: Treatment) -> str:
+def told_by(sources: Sources) -> str:
+    """Return what decides class, cost and deadline of some requests: `mark: class, deadline`."""
     said: dict[str, list[str]] = {}
     for field, source in (
-        ("class", row.sources.priority),
-        ("cost", row.sources.cost),
-        ("deadline", row.sources.deadline),
+        ("class", sources.priority),
+        ("cost", sources.cost),
+        ("deadline", sources.deadline),
     ):
         if source != DEFAULT:
             said.setdefault(source, []).append(field)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Unpack
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overrides import PolicyOverrides
@@ -50,6 +50,8 @@ NOT_OURS = re.compile(
 """What Kubernetes adds to the environment for a service whose name begins like ours."""
 
 _sources: WeakKeyDictionary[ServerPolicy, Mapping[str, str]] = WeakKeyDictionary()
+_loaded: WeakSet[ServerPolicy] = WeakSet()
+"""Policies for which the environment has been read."""
 
 
 def load_policy(
@@ -80,8 +82,11 @@ def load_policy(
     elif file is not None:
         given |= _from_file(Path(file), "file")
     given |= _from_environment(environ)
-    base = (policy or ServerPolicy()).with_changes(proposed)
-    return note_sources(with_given(base, given), {field: each.source for field, each in given.items()}, base)
+    first = policy or ServerPolicy()
+    made = with_given(first.with_changes(proposed), given)
+    sources = {**dict.fromkeys(proposed, CODE), **{field: each.source for field, each in given.items()}}
+    _loaded.add(note_sources(made, sources, first))
+    return made
 
 
 def sources_of(policy: ServerPolicy) -> dict[str, str]:
@@ -116,8 +121,10 @@ def policy_in_force(policy: ServerPolicy | None, keywords: Mapping[str, Any]) ->
     made = base.with_changes(keywords)
     if keywords:
         note_sources(made, dict.fromkeys(keywords, KEYWORD), base)
+        if base in _loaded:
+            _loaded.add(made)
     for variable, field in _settings(os.environ):
-        if field in keywords or base not in _sources:
+        if field in keywords or base not in _loaded:
             why = (
                 f"{field} is a keyword of the middleware"
                 if field in keywords

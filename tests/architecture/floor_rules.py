@@ -85,19 +85,21 @@ LAB_PACKAGES = {
 # A module of the integrations has the package of its own name; these are known under more names than one.
 FAMILIES = {
     "fastapi": {"fastapi", "starlette"},
-    "flask": {"flask", "werkzeug"},
+    "flask": {"click", "flask", "werkzeug"},
     "httpx": {"httpx", "httpcore"},
     "httpx2": {"httpx2", "httpcore2"},
     "limits": {"limits", "redis", "valkey"},
     "prometheus": {"prometheus_client"},
     "uvicorn": {"uvicorn", "httptools"},
     "requests": {"requests", "urllib3"},
+    "quart": {"quart", "werkzeug"},
     # Private modules that only the integrations of these packages import.
     "_aiohttp_bodies": {"aiohttp"},
     "_aiohttp_calls": {"aiohttp"},
     "_urllib3_bodies": {"urllib3"},
     "_urllib3_calls": {"urllib3"},
     "_urllib3_wire": {"urllib3"},
+    "_werkzeug_rules": {"werkzeug"},
 }
 
 

@@ -22,13 +22,13 @@ from typing import Any
 
 from flask import Flask
 from flask.views import MethodView
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from werkzeug.routing import BaseConverter, Map, MapAdapter, Rule
+from werkzeug.routing import MapAdapter
 
-from resilient_mw.core.marks import layers
-from resilient_mw.core.routes import WEBSOCKET, Route, RouteResolver
-from resilient_mw_integrations._endpoints import METHODS, KnownRoutes, handler, merged, parts
+from resilient_mw.core.routes import Route, RouteResolver
+from resilient_mw_integrations._endpoints import METHODS, merged
+from resilient_mw_integrations._werkzeug_rules import RuleRoutes, match
 
 MOST_LAYERS = 32
 
@@ -46,7 +46,7 @@ class FlaskRouteSource:
 route_source = FlaskRouteSource()
 
 
-class FlaskRoutes:
+class FlaskRoutes(RuleRoutes):
     """Finds the rule of each request to one Flask application.
 
     Args:
@@ -56,16 +56,11 @@ class FlaskRoutes:
     """
 
     def __init__(self, app: Flask, prefix: str, owners: tuple[object, ...]) -> None:
+        super().__init__(app, prefix, owners, MethodView)
         self._app = app
-        self._prefix = prefix
-        self._owners = owners
-        self._known = KnownRoutes()
         self._bind()
 
     def _bind(self) -> None:
-        self._map = _without_work(self._app.url_map)
-        self._copied = 0 if self._map is self._app.url_map else _count(self._app.url_map)
-        self._found: dict[int, tuple[Rule, Route, dict[str, Route]]] = {}
         self._answers: dict[tuple[str, str], Route] = {}
         self._adapter: MapAdapter | None = None
         if not self._map.host_matching and not self._app.subdomain_matching:
@@ -87,9 +82,10 @@ class FlaskRoutes:
         try:
             if adapter is None or not usual:
                 adapter = self._adapter_for(environ)
-            rule = _match(adapter, path_info, method.upper())
+            rule = match(adapter, _decoded(path_info), method.upper())
         except HTTPException:
-            if self._copied and _count(self._app.url_map) != self._copied:
+            if self._has_grown():
+                self._read_map()
                 self._bind()
                 return self.pick(path_info, environ)
             return None
@@ -99,13 +95,6 @@ class FlaskRoutes:
             self._answers[path_info, method] = route
         return route
 
-    def routes(self) -> Iterator[Route]:
-        """Yield the routes of all rules, those of marked methods beside them."""
-        for rule in self._map.iter_rules():
-            _, route, by_method = self._entry(rule)
-            yield route
-            yield from by_method.values()
-
     def _adapter_for(self, environ: Mapping[str, Any]) -> MapAdapter:
         """Return what Flask would make for a request whose host, or wish for a websocket, decides."""
         request = self._app.request_class(dict(environ), populate_request=False)
@@ -114,40 +103,6 @@ class FlaskRoutes:
             raise HTTPException("the application binds no routes to a request")
         adapter.map = self._map
         return adapter
-
-    def _entry(self, rule: Rule) -> tuple[Rule, Route, dict[str, Route]]:
-        found = self._found.get(id(rule))
-        if found is None:
-            # The rule is kept, so its id stays its own.
-            found = self._found[id(rule)] = (rule, *self._routes_of(rule))
-        return found
-
-    def _routes_of(self, rule: Rule) -> tuple[Route, dict[str, Route]]:
-        template = f"{self._prefix}{rule.rule}"
-        view = self._app.view_functions.get(rule.endpoint)
-        owners = (*self._blueprints(rule.endpoint), *self._owners)
-        kind: object = None
-        for layer in layers(view):
-            kind = kind or getattr(layer, "__dict__", {}).get("view_class")
-        if isinstance(kind, type):
-            owners = (getattr(kind, "dispatch_request", None), *parts(kind), *owners)
-        owners = (*parts(view), *owners)
-        by_method: dict[str, Route] = {}
-        if isinstance(kind, type) and issubclass(kind, MethodView):
-            for method in METHODS:
-                function = handler(kind, method)
-                if merged((function,)) is not None:
-                    by_method[method] = self._known.get(template, (function, *owners), frozenset({method}))
-        methods = WEBSOCKET if rule.websocket else None if rule.methods is None else frozenset(rule.methods)
-        return self._known.get(template, owners, methods and methods.difference(by_method)), by_method
-
-    def _blueprints(self, endpoint: object) -> Iterator[object]:
-        """Yield the blueprints that an endpoint belongs to, the innermost first."""
-        name = endpoint if isinstance(endpoint, str) else ""
-        while "." in name:
-            name = name.rpartition(".")[0]
-            if name in self._app.blueprints:
-                yield self._app.blueprints[name]
 
 
 class DispatchedRoutes:
@@ -223,55 +178,8 @@ def _opened(
     return None, owners
 
 
-def _match(adapter: MapAdapter, path_info: str, method: str) -> Rule:
-    """Return the rule for a path, also if only the method does not fit.
-
-    Raises:
-        HTTPException: there is none, or Werkzeug answers by a redirect.
-    """
-    path = (
-        path_info
-        if path_info.isascii()
-        else path_info.encode("latin-1", "replace").decode("utf-8", "replace")
-    )
-    try:
-        return adapter.match(path, method, return_rule=True)[0]
-    except MethodNotAllowed as error:
-        allowed = sorted(error.valid_methods or ())
-        return adapter.match(path, "GET" if "GET" in allowed else allowed[0], return_rule=True)[0]
-
-
-def _without_work(map_: Map) -> Map:
-    """Return a routing map that runs no code of the application: the same one if it has no converters of its own."""
-    foreign = {
-        name: kind for name, kind in map_.converters.items() if kind.__module__ != BaseConverter.__module__
-    }
-    if not foreign:
-        return map_
-    copy = Map(
-        default_subdomain=map_.default_subdomain,
-        strict_slashes=map_.strict_slashes,
-        merge_slashes=map_.merge_slashes,
-        redirect_defaults=map_.redirect_defaults,
-        host_matching=map_.host_matching,
-        converters={
-            **map_.converters,
-            **{
-                name: type(kind.__name__, (kind,), {"to_python": _as_it_is}) for name, kind in foreign.items()
-            },
-        },
-    )
-    for rule in map_.iter_rules():
-        twin = rule.empty()
-        twin.merge_slashes = rule.merge_slashes
-        twin.websocket = rule.websocket
-        copy.add(twin)
-    return copy
-
-
-def _as_it_is(converter: BaseConverter, value: str) -> str:  # noqa: ARG001  takes the place of a method
-    return value
-
-
-def _count(map_: Map) -> int:
-    return sum(1 for _ in map_.iter_rules())
+def _decoded(path_info: str) -> str:
+    """Return a path as Werkzeug reads it: servers hand bytes over as latin-1."""
+    if path_info.isascii():
+        return path_info
+    return path_info.encode("latin-1", "replace").decode("utf-8", "replace")
