@@ -1,0 +1,60 @@
+"""The Quart extension: protects applications and reads their configuration."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from quart import Quart
+
+from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.overrides import PolicyOverrides
+from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw_integrations._app_config import NAME, Extension
+from resilient_mw_integrations.quart.pages import ErrorPages
+
+
+class Resilience(Extension):
+    """Protects Quart applications: `Resilience(app)`, or `init_app` for applications that a factory makes.
+
+    Quart runs a view in a task of its own and cancels it when the caller leaves. The middleware leaves that to Quart, and ends a
+    request whose time is over in the same way.
+
+    One object may protect several applications. They share one limit and one queue if they are given a policy and neither their
+    configuration nor `error_pages` makes a difference; else each has its own.
+
+    Make it after other middlewares of the application (`app.asgi_app = ...`), so that it is the outermost.
+
+    Args:
+        app: the application; None: call `init_app`.
+        policy: the policy. None: one is loaded from `app.config`, a file and the environment, in this order.
+        error_pages: whether refusals and 504s are drawn by the application's own error handlers, those of 503, 504, 429 and so on,
+            where it has them.
+        **overrides: fields of `ServerPolicy` that nothing outside the code changes.
+
+    Raises:
+        TypeError: an override names no field of the policy.
+        ValueError: a value is not allowed; the text names its source, the field and the range.
+    """
+
+    def __init__(
+        self,
+        app: Quart | None = None,
+        policy: ServerPolicy | None = None,
+        *,
+        error_pages: bool = False,
+        **overrides: Unpack[PolicyOverrides],
+    ) -> None:
+        super().__init__(policy, ErrorPages if error_pages else None, overrides)
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Quart) -> None:
+        """Protect an application.
+
+        Raises:
+            RuntimeError: it is protected already.
+            ValueError: its configuration is not allowed.
+        """
+        policy, overrides = self.values_for(app)
+        app.asgi_app = app.extensions[NAME] = ResilienceMiddleware(app.asgi_app, policy, **overrides)  # type: ignore[method-assign]
+        self.protects(app)
