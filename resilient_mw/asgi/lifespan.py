@@ -55,10 +55,8 @@ async def serve_lifespan(  # noqa: PLR0917  the three of ASGI, and the two that 
 
     async def receive_last() -> ASGIReceiveEvent:
         message = await receive()
-        if message["type"] == "lifespan.shutdown" and lifecycle.stopping(span):
-            # The application is about to close what its requests work with.
-            guard.drain_with(lifecycle.drain_for_lifespans)
-            await _finished(guard)
+        if message["type"] == "lifespan.shutdown":
+            await let_finish(guard, span)
         return message
 
     async def send_checked(message: ASGISendEvent) -> None:
@@ -80,9 +78,17 @@ async def serve_lifespan(  # noqa: PLR0917  the three of ASGI, and the two that 
         lifecycle.ends(span)
 
 
-async def _finished(guard: Guard) -> None:
-    """Wait until nothing runs or waits, at most until the drain is over."""
+async def let_finish(guard: Guard, span: object) -> None:
+    """Drain before an application closes what its requests work with: wait until nothing runs or waits, or the drain is over.
+
+    Args:
+        guard: of its policy.
+        span: its lifespan. While another one under the same policy goes on, nothing is done.
+    """
     lifecycle = guard.lifecycle
+    if not lifecycle.stopping(span):
+        return
+    guard.drain_with(lifecycle.drain_for_lifespans)
     guard.catch_up()  # those that the garbage collector has ended hold nothing
     while lifecycle.busy() and guard.clock.now() < lifecycle.stop_at + CLEAN_UP_WITHIN:  # noqa: ASYNC110  only here
         await asyncio.sleep(LOOK_EVERY)

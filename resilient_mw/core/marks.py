@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from resilient_mw.core.checks import require_cost, require_name, require_number
@@ -192,8 +192,15 @@ def unreached_marks(reached: list[object]) -> list[str]:
 
     What was reached once is forgotten: it is never complained about, also when its application is gone.
     """
-    known = {id(layer) for target in reached for layer in layers(target)}
-    alive = [(mark, target) for mark in _marked if (target := mark()) is not None and id(target) not in known]
+    known: set[int] = set()
+    for target in reached:
+        for layer in layers(target):
+            known |= {id(layer), id(getattr(layer, "__dict__", {}).get(ATTRIBUTE))}
+    alive = [
+        (mark, target)
+        for mark in _marked
+        if (target := mark()) is not None and known.isdisjoint({id(target), id(vars(target).get(ATTRIBUTE))})
+    ]
     _marked[:] = [mark for mark, _ in alive]
     return sorted({_name(target) for _, target in alive})
 
@@ -215,7 +222,8 @@ def marker(mark: Mark) -> Callable[[Target], Target]:
     def apply(target: Target) -> Target:
         own = getattr(target, "__dict__", {}).get(ATTRIBUTE)
         try:
-            setattr(target, ATTRIBUTE, mark.over(own))
+            # A value of its own for each target: a copy of the target, which frameworks make, is known by it.
+            setattr(target, ATTRIBUTE, replace(mark.over(own)))
             _marked.append(weakref.ref(target))
         except (AttributeError, TypeError) as error:
             raise TypeError(
@@ -227,6 +235,7 @@ def marker(mark: Mark) -> Callable[[Target], Target]:
 
 
 def _name(target: object) -> str:
+    target = getattr(target, "fn", target)  # handlers of Litestar
     module = getattr(target, "__module__", None)
     name = getattr(target, "__qualname__", None) or getattr(target, "name", None) or type(target).__qualname__
     return f"{module}.{name}" if module else str(name)

@@ -13,8 +13,8 @@ from starlette.routing import Match
 
 from resilient_mw.core.routes import WEBSOCKET, PathIndex, Route
 from resilient_mw_integrations._endpoints import METHODS, KnownRoutes, handler, merged, parts, served
-from resilient_mw_integrations._fastapi_routers import frontends, included_router, own_root_path
 from resilient_mw_integrations._path_templates import PathTemplate
+from resilient_mw_integrations.starlette.fastapi_routers import frontends, included_router, own_root_path
 from resilient_mw_integrations.starlette.steps import (
     EndpointStep,
     ForeignStep,
