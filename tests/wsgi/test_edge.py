@@ -180,9 +180,10 @@ def test_a_body_that_turns_out_too_large_is_answered_413_whatever_the_applicatio
         assert isinstance(app.errors[0], BodyTooLarge)
         assert app.reason is CancelReason.BODY_TOO_LARGE
         assert outcomes(policy) == {"body_too_large": 1}
-        assert server.environ["wsgi.input"]._stream.input.tell() <= 11, (
-            "no more is read than it takes to know"
-        )
+        server_input = server.environ[
+            "wsgi.input"
+        ].input._stream.input  # each `wsgiref.validate` has wrapped it
+        assert server_input.tell() <= 11, "no more is read than it takes to know"
 
 
 @pytest.mark.parametrize("lazily", [False, True])
@@ -289,10 +290,15 @@ def test_flask_does_not_make_another_answer_of_it() -> None:
     app.wsgi_app = ResilienceMiddleware(app.wsgi_app, max_body=30, routes=[RouteRule("/large", max_body=99)])  # type: ignore[method-assign]
     for path, body in (("/data", b"x" * 31), ("/form", b"a=" + b"x" * 31)):
         kind = {"CONTENT_TYPE": "application/x-www-form-urlencoded"}
-        server = ScriptedWSGI(app.wsgi_app, method="POST", path=path, body=body, extra=CHUNKED | kind).run()
+        # Flask reads without a size, which `wsgiref.validate` does not let pass.
+        server = ScriptedWSGI(
+            app.wsgi_app, method="POST", path=path, body=body, extra=CHUNKED | kind, validate=False
+        ).run()
         assert server.status[:3] == "413"
     for path, size in (("/data", 30), ("/large", 99)):
-        server = ScriptedWSGI(app.wsgi_app, method="POST", path=path, body=b"x" * size, extra=CHUNKED).run()
+        server = ScriptedWSGI(
+            app.wsgi_app, method="POST", path=path, body=b"x" * size, extra=CHUNKED, validate=False
+        ).run()
         assert (server.status, server.body) == ("200 OK", str(size).encode())
 
 
