@@ -109,8 +109,8 @@ def test_a_hedge_for_which_there_is_no_thread_costs_the_call_nothing(
 
 @every_wire
 def test_the_first_attempt_may_still_win(wire: Wire) -> None:
-    with HedgeServer(lambda number: 0.12 if number == 1 else 1.5) as server:
-        dependency = hedged(server)
+    with HedgeServer(lambda number: 1.0 if number == 1 else 9.0) as server:
+        dependency = hedged(server, hedge=HedgePolicy(delay=0.5))
         wire.open([dependency])
         assert wire.get(server.origin + "/a").text == "1"
         assert settled(wire, lambda: server.hung_up == [2])
