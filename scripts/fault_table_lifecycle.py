@@ -92,7 +92,7 @@ LIFECYCLE_FAULTS = (
     Fault("drain_of_threads_unanswered", WSGI_RUN, "REPLACED = (CancelReason.DEADLINE, CancelReason.SHUTDOWN)", "REPLACED = (CancelReason.DEADLINE,)", (
         WSGI_STOPS + "check_ends_what_still_runs_at_the_end",
     )),
-    Fault("shutdown_told_too_early", LIFESPAN, "            await _finished(guard)\n", "", (
+    Fault("shutdown_told_too_early", LIFESPAN, "        await asyncio.sleep(LOOK_EVERY)\n", "        return\n", (
         STOPS + "the_application_is_shut_down_when_its_requests_have_ended",
     )),
     Fault("shutdown_waits_for_ever", LIFESPAN, " and guard.clock.now() < lifecycle.stop_at + CLEAN_UP_WITHIN:", ":", (
