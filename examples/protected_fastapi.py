@@ -6,6 +6,7 @@ Then, in another terminal:
     curl -i localhost:8000/checkout
     curl -i -H "X-Request-Timeout-Ms: 100" localhost:8000/report       504 after 100 ms
     for i in $(seq 20); do curl -s -o /dev/null -w "%{http_code} " localhost:8000/report & done; wait
+    curl localhost:8000/openapi.json                                  what each operation may be answered
     curl localhost:8000/metrics/
 """
 
@@ -17,20 +18,22 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import make_asgi_app
 
-from resilient_mw import ServerPolicy, current, exempt, priority
+from resilient_mw import ServerPolicy, exempt, priority
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw_integrations.fastapi import CurrentBudget, document_refusals
 from resilient_mw_integrations.prometheus import install
 
 app = FastAPI()
 app.add_middleware(ResilienceMiddleware, policy=ServerPolicy(limit=4, queue=4, name="shop"))
+document_refusals(app)
 install()
 
 
 @app.get("/checkout")
 @priority("critical")
-def checkout() -> dict[str, float]:
+def checkout(left: CurrentBudget) -> dict[str, float]:
     time.sleep(0.05)
-    return {"seconds_left": current().remaining()}
+    return {"seconds_left": left}
 
 
 @app.get("/report")

@@ -15,7 +15,13 @@ import pytest
 from tests.contract.client import ask
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SERVICES = ["protected_fastapi.py", "protected_flask.py"]
+SERVICES = [
+    "protected_asgi.py",
+    "protected_fastapi.py",
+    "protected_flask.py",
+    "protected_litestar.py",
+    "protected_starlette.py",
+]
 
 
 @pytest.fixture(params=SERVICES)
