@@ -20,6 +20,7 @@ SERVICES = [
     "protected_fastapi.py",
     "protected_flask.py",
     "protected_litestar.py",
+    "protected_quart.py",
     "protected_starlette.py",
 ]
 
