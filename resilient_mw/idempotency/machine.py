@@ -32,7 +32,7 @@ from resilient_mw.idempotency.actions import (
     Wait,
 )
 from resilient_mw.idempotency.answers import StoredAnswer, kept_headers
-from resilient_mw.idempotency.policy import IdempotencyPolicy, Verdict
+from resilient_mw.idempotency.policy import IdempotencyPolicy, StatusFunction, Verdict
 from resilient_mw.idempotency.record import About, Begun, Claim, Full, Outcome, Record, State
 from resilient_mw.idempotency.scope import caller_key, record_key
 from resilient_mw.idempotency.treatment import Treatment
@@ -113,6 +113,12 @@ class IdempotentRequest:
             most=self._policy.max_records,
             about=about if self._policy.show_caller else replace(about, caller=""),
         )
+
+    @property
+    def status_function(self) -> StatusFunction | None:
+        """What `AskStatus` asks."""
+        ask = self._treatment.on_unknown
+        return ask if callable(ask) else None
 
     # Before the work.
 

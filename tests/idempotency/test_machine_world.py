@@ -89,20 +89,20 @@ class World(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5))
     def step(self, index: int) -> None:
         """Take the next action of an attempt; its handler does its work, then answers."""
-        if index < len(self.attempts):
-            self.take(self.attempts[index])
+        if self.attempts:
+            self.take(self.one(index))
 
     @rule(index=st.integers(0, 5))
     def crash(self, index: int) -> None:
         """Kill its process: nothing of it is done any more."""
-        if index < len(self.attempts):
-            del self.attempts[index]
+        if self.attempts:
+            self.attempts.remove(self.one(index))
 
     @rule(index=st.integers(0, 5), swallowed=st.booleans())
     def cancel(self, index: int, swallowed: bool) -> None:
         """Cancel a handler; it may answer all the same."""
-        if index < len(self.attempts) and self.attempts[index].handling:
-            attempt = self.attempts[index]
+        if self.attempts and self.one(index).handling:
+            attempt = self.one(index)
             self.cancelled.add(attempt.number)
             attempt.cancelled = True
             if not swallowed:
@@ -113,8 +113,8 @@ class World(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5))
     def fail(self, index: int) -> None:
         """Have a handler raise before it has done anything."""
-        if index < len(self.attempts) and self.attempts[index].handling and not self.attempts[index].effect:
-            attempt = self.attempts[index]
+        if self.attempts and self.one(index).handling and not self.one(index).effect:
+            attempt = self.one(index)
             work = attempt.request.work
             assert work is not None
             attempt.todo = list(work.failed(cancelled=False))
@@ -133,6 +133,9 @@ class World(RuleBasedStateMachine):
     def renew(self) -> None:
         for attempt in self.attempts:
             self.beat(attempt)
+
+    def one(self, index: int) -> Attempt:
+        return self.attempts[index % len(self.attempts)]
 
     def beat(self, attempt: Attempt) -> None:
         work = attempt.request.work

@@ -41,6 +41,20 @@ def test_expired_records_are_removed_on_use() -> None:
     assert store._callers == {}
 
 
+def test_expired_records_of_a_caller_do_not_count() -> None:
+    """The sweep is busy with those of others."""
+    clock = ManualClock()
+    store = MemoryIdempotencyStore(clock=clock)
+    for _ in range(10):
+        begun(store.begin(TESTS.claim()))
+    mine = [TESTS.claim(keep=1.0, caller="c" * 64, most=2) for _ in range(2)]
+    for claim in mine:
+        begun(store.begin(claim))
+        store.complete(claim, StoredAnswer(200))
+    clock.advance(2)
+    begun(store.begin(TESTS.claim(caller="c" * 64, most=2)))
+
+
 def test_a_wrong_bound() -> None:
     with pytest.raises(ValueError, match=r"MemoryIdempotencyStore.most=0 is not allowed"):
         MemoryIdempotencyStore(most=0)

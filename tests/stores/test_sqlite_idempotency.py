@@ -89,16 +89,17 @@ def test_b86_what_a_killed_process_had_is_taken_after_the_lease(
 def test_a_forked_child_has_connections_of_its_own(path: Path, store: SQLiteIdempotencyStore) -> None:
     """Also when a thread of the parent was writing at the fork; the parent goes on with its own."""
     script = """
+store.begin(claim(1))
 with store._file.writing(5):
     if os.fork() == 0:
-        ok = store._file._free == []
-        os._exit(0 if ok else 3)
+        os._exit(0 if store._file._writer.acquire(timeout=5) else 3)
 status = os.wait()[1]
-store.begin(claim(1))
+assert len(store._file._free) == 1
 if os.fork() == 0:
+    alone = store._file._free == []
     store.begin(claim(2), timeout=5)
     store.close()
-    os._exit(0)
+    os._exit(0 if alone else 4)
 status += os.wait()[1]
 store.begin(claim(3))
 print(status, store.complete(claim(1), StoredAnswer(200)))
@@ -124,6 +125,15 @@ def test_a_file_that_another_one_writes_is_waited_for_within_the_time(
     finally:
         other.close()
     assert isinstance(store.begin(claim, timeout=0.05), Begun)
+
+
+def test_nobody_else_writes_between_a_look_and_a_write(path: Path, store: SQLiteIdempotencyStore) -> None:
+    """The look is inside the transaction that writes, and keeps others out from its beginning."""
+    other = SQLiteIdempotencyStore(path)
+    other.create()
+    with store._file.writing(5), pytest.raises(StoreUnavailable, match="locked"):
+        other.begin(TESTS.claim(), timeout=0.02)
+    other.close()
 
 
 def test_a_writer_of_this_process_is_waited_for_within_the_time(store: SQLiteIdempotencyStore) -> None:
