@@ -47,6 +47,20 @@ class Slow(MemoryIdempotencyStore):
         return super().begin(claim, timeout=timeout)
 
 
+def noted_abandons(slow: Slow) -> list[Any]:
+    """Return what is given up from now on, after it has been."""
+    given_up: list[Any] = []
+    abandon = slow.abandon
+
+    def noted(*args: Any, **facts: Any) -> bool:
+        done = abandon(*args, **facts)
+        given_up.append(args)
+        return done
+
+    slow.abandon = noted  # type: ignore[method-assign]
+    return given_up
+
+
 async def until(holds: Any) -> None:
     for _ in range(2000):
         if holds():
@@ -65,14 +79,7 @@ async def test_who_is_cancelled_goes_at_once_and_leaves_nothing() -> None:
     begin.cancel()
     with pytest.raises(asyncio.CancelledError):
         await begin
-    given_up: list[Any] = []
-    abandon = slow.abandon
-
-    def noted(*args: Any, **facts: Any) -> bool:
-        given_up.append(args)
-        return abandon(*args, **facts)
-
-    slow.abandon = noted  # type: ignore[method-assign]
+    given_up = noted_abandons(slow)
     slow.go.set()
     await until(lambda: given_up)
     await until(lambda: slow.look(claim.record) is None)
@@ -95,15 +102,12 @@ async def test_what_was_unknown_stays_unknown_when_its_taker_is_cancelled() -> N
     begin.cancel()
     with pytest.raises(asyncio.CancelledError):
         await begin
-    before = slow.look(old.record)
+    given_up = noted_abandons(slow)
     slow.go.set()
-    await until(lambda: slow.look(old.record) != before)
-
-    def state() -> State | None:
-        record = slow.look(old.record)
-        return None if record is None else record.state
-
-    await until(lambda: state() is State.UNKNOWN)
+    await until(lambda: given_up)
+    record = slow.look(old.record)
+    assert record is not None
+    assert record.state is State.UNKNOWN
     await face.close()
 
 
