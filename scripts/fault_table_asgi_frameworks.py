@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "litestar_guarded_twice_after_a_restart",
         LITESTAR,
-        "        if not isinstance(handler, ResilienceMiddleware):",
-        "        if handler is not None:",
+        "        if isinstance(handler, ResilienceMiddleware):\n",
+        "        if handler is None:\n",
         (f"{ON_LITESTAR}test_an_application_can_be_started_again",),
     ),
     Fault(

@@ -67,16 +67,22 @@ class ResiliencePlugin(InitPlugin):
         app_config.on_startup.append(self._started)
         return app_config
 
+    def middleware_around(self, app: Litestar) -> ResilienceMiddleware:
+        """Return the middleware around an application, which is put there if it is not there yet."""
+        handler: Any = app.asgi_handler
+        if isinstance(handler, ResilienceMiddleware):
+            return handler  # it is, after an earlier lifespan
+        middleware = ResilienceMiddleware(handler, self.policy)
+        app.asgi_handler = middleware  # type: ignore[assignment]  # Litestar types the protocol in its own way
+        return middleware
+
     @asynccontextmanager
     async def _lifespan(self, app: Litestar) -> AsyncIterator[None]:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise UnsupportedEventLoop(ASYNCIO_ONLY) from None
-        handler: Any = app.asgi_handler
-        if not isinstance(handler, ResilienceMiddleware):  # it is after an earlier lifespan
-            handler = ResilienceMiddleware(handler, self.policy)
-            app.asgi_handler = handler
+        handler = self.middleware_around(app)
         guard, span = handler.protection.guard, object()
         guard.lifecycle.begins(span)
         self._spans[id(app)] = handler, span

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -113,6 +113,7 @@ def find(app: object, target: str) -> list[Protected]:
         if stack is not None:
             host = layer  # what Starlette writes into the scope for all that it wraps
         pending += [(inner, host) for inner in (stack, *_inside(layer))]
+        pending += [(inner, layer) for inner in _around(layer)]
     if not found:
         raise Unusable(_nothing_found(app, target))
     return found
@@ -128,6 +129,15 @@ def _stack(layer: object) -> object:
         return None
     built: object = _run("building the middlewares of the application", lambda: build(layer))
     return built
+
+
+def _around(layer: object) -> Iterator[object]:
+    """Yield what plugins of an application put around it when it starts (Litestar)."""
+    plugins = getattr(layer, "plugins", None)
+    for plugin in plugins if isinstance(plugins, Iterable) else ():
+        around = getattr(type(plugin), "middleware_around", None)
+        if around is not None:
+            yield around(plugin, layer)
 
 
 def _inside(layer: object) -> Iterator[object]:

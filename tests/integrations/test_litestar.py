@@ -39,9 +39,9 @@ from resilient_mw import (
     priority,
 )
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.cli.locate import find
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.routes import Route
-from resilient_mw.runtime import protection
 from resilient_mw_integrations.litestar import (
     LitestarRoutes,
     RequestRefused,
@@ -233,13 +233,27 @@ def test_handlers_that_are_registered_later_are_seen_and_the_others_keep_their_r
     assert "/files/{name:path}" in {each.template for each in routes.routes()}
 
 
-def test_every_mark_leads_to_a_route_and_one_that_does_not_is_named(
-    monkeypatch: pytest.MonkeyPatch, entry_points: Path
-) -> None:
-    monkeypatch.setattr(protection, "_waiting_for_start", set())
+def test_every_mark_leads_to_a_route_and_one_that_does_not_is_named(entry_points: Path) -> None:
+    @priority("critical")
+    @get("/above-it")
+    async def above_it() -> None: ...
+
+    @priority("sheddable")
+    class Inside(Controller):
+        path = "/inside-it"
+
+        @priority("critical")
+        @get()
+        async def one(self) -> None: ...
+
+        @get("/below-it")
+        @priority("critical")
+        async def two(self) -> None: ...
+
+    app = Litestar([above_it, Inside], plugins=[ResiliencePlugin()], openapi_config=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with TestClient(make_app(ResiliencePlugin())):
+        with TestClient(app):
             pass
 
     @priority("critical")
@@ -426,6 +440,16 @@ def test_the_middleware_around_the_application_does_as_well(entry_points: Path) 
         assert client.get("/below/1").status_code == client.get("/own").status_code == 200
     classes = {each.route: each.priority for each in policy.snapshot().routes if each.arrived}
     assert classes == {"/below/{number}": "critical", "/own": "sheddable"}
+
+
+def test_the_command_that_explains_finds_the_plugin(entry_points: Path) -> None:
+    app = make_app(ResiliencePlugin(limit=7))
+    (found,) = find(app, "main:app")
+    assert found.protection.policy.limit == 7
+    assert found.apps[0] is app
+    with TestClient(app) as client:
+        assert client.get("/own").status_code == 200
+    assert found.protection is app.asgi_handler.protection  # type: ignore[attr-defined]
 
 
 # -- pages ---------------------------------------------------------------------------------------------------------------
