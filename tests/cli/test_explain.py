@@ -709,3 +709,19 @@ def test_a_service_that_is_switched_off_says_so(explain: Explain) -> None:
     with disabled():
         assert explain(app, "--json").json()["disabled"] is True
         assert explain(app).out.startswith("RESILIENT_MW_DISABLED: every request passes unguarded")
+
+
+def test_the_extensions_of_flask_and_quart_are_explained(explain: Explain) -> None:
+    for framework, protocol in (("flask", "wsgi"), ("quart", "asgi")):
+        app = f"from {framework} import {framework.title()}, Blueprint\nfrom resilient_mw import *\n"
+        app += f"from resilient_mw_integrations.{framework} import Resilience\n"
+        app += f"app = {framework.title()}(__name__, static_folder=None)\nreports = priority('sheddable')(Blueprint('r', __name__))\n"
+        app += "app.config['RESILIENCE_LIMIT'] = 7\n"
+        app += "@reports.get('/reports/<int:number>')\ndef report(number): ...\n"
+        app += "app.register_blueprint(reports)\nResilience(app)\n"
+        said = explain(app, "--json")
+        assert (said.app()["protocol"], said.app()["slots"]) == (protocol, 7)
+        assert said.rows()["GET", "/reports/<int:number>"]["priority"] == "sheddable"
+        assert {"field": "limit", "value": "7", "source": "app.config['RESILIENCE_LIMIT']"} in said.app()[
+            "settings"
+        ]

@@ -344,6 +344,26 @@ def test_a_handler_of_all_errors_draws_all_refusals_and_has_no_body_to_read() ->
     assert int(drawn.headers["Retry-After"]) >= 1
 
 
+def test_work_that_came_to_nothing_gets_the_page_of_the_application_too() -> None:
+    app = with_pages()
+    closed: list[str] = []
+
+    @app.get("/slow/<name>")
+    def slow(name: str) -> str:
+        while True:
+            threading.Event().wait(0.01)
+            current().check()
+
+    @app.teardown_request
+    def teardown(error: BaseException | None) -> None:
+        closed.append(request.path)
+
+    Resilience(app, error_pages=True, deadline_default=0.1)
+    page = app.test_client().get("/slow/x", buffered=True)
+    assert (page.status_code, page.text) == (504, "<h1>The deadline passed</h1>/slow/x")
+    assert closed == ["/slow/x", "/slow/x"]  # of the view, and of the page
+
+
 def test_a_handler_that_fails_costs_the_page_only() -> None:
     app = make_app()
 

@@ -318,6 +318,32 @@ async def test_the_error_handlers_of_the_application_draw_its_refusals() -> None
     assert resilience.policy_of(app).snapshot().guard_errors == 1
 
 
+async def test_work_that_came_to_nothing_gets_the_page_of_the_application_too() -> None:
+    app = make_app()
+    ended: list[bool] = []
+
+    @app.get("/slow/<name>")
+    async def slow(name: str) -> str:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(current().cancelled)
+        return ""
+
+    @app.errorhandler(504)
+    async def late(error: HTTPException) -> Any:
+        return f"{error.description} {request.view_args}", 504
+
+    Resilience(app, error_pages=True, deadline_default=0.1)
+    page = await app.test_client().get("/slow/x")
+    assert (page.status_code, await page.get_data(as_text=True)) == (504, "The deadline passed {'name': 'x'}")
+    for _ in range(500):
+        if ended:
+            break
+        await asyncio.sleep(0.02)
+    assert ended == [True]
+
+
 async def test_errors_without_a_handler_stay_the_problem_document() -> None:
     app = make_app()
     Resilience(app, error_pages=True)
