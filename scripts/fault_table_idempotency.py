@@ -14,9 +14,12 @@ MEMORY = "resilient_mw/stores/memory.py"
 SQLITE = "resilient_mw/stores/sqlite.py"
 CONNECTIONS = "resilient_mw/stores/connections.py"
 FACES = "resilient_mw/stores/faces.py"
+EXCHANGE = "resilient_mw/asgi/idempotency_exchange.py"
+BODY = "resilient_mw/asgi/idempotency_body.py"
+JOINS = "resilient_mw/runtime/joins.py"
+ASGI = "tests/asgi/test_idempotency.py"
 
 DECISIONS = "tests/idempotency/test_machine.py"
-WORLD = "tests/idempotency/test_machine_world.py"
 VALUES = "tests/idempotency/test_values.py"
 SUITE = "tests/stores/test_idempotency.py"
 FILES = "tests/stores/test_sqlite_idempotency.py"
@@ -57,7 +60,7 @@ FAULTS = (
         WORK,
         'return self._abandon("unknown" if self._doubt else "forget")',
         'return self._abandon("forget")',
-        (f"{DECISIONS}::TestEnd::test_a_retry_of_the_unknown_leaves_it_unknown", f"{WORLD}::TestReconciling"),
+        (f"{DECISIONS}::TestEnd::test_a_retry_of_the_unknown_leaves_it_unknown",),
     ),
     Fault(
         "idempotency_lost_completes",
@@ -99,7 +102,7 @@ FAULTS = (
         MACHINE,
         'take_unknown=treatment.on_unknown != "refuse",',
         "take_unknown=True,",
-        (f"{WORLD}::TestRefusing",),
+        (f"{DECISIONS}::TestArrival::test_the_claim",),
     ),
     Fault(
         "idempotency_caller_in_clear",
@@ -205,5 +208,54 @@ FAULTS = (
         'ending: Ending = "unknown" if outcome.unknown else "forget"',
         'ending: Ending = "forget"',
         ("tests/stores/test_faces.py::test_what_was_unknown_stays_unknown_when_its_taker_is_cancelled",),
+    ),
+    Fault(
+        "idempotency_asgi_exception_keeps",
+        EXCHANGE,
+        "            await self._end(work.failed(cancelled=cancelled))\n            raise",
+        "            raise",
+        (f"{ASGI}::test_a_waiter_runs_when_the_first_one_fails",),
+    ),
+    Fault(
+        "idempotency_asgi_cancelled_completes",
+        EXCHANGE,
+        "work.ended(cancelled=current().cancelled, fingerprint",
+        "work.ended(cancelled=False, fingerprint",
+        (f"{ASGI}::test_the_deadline_leaves_unknown_whatever_the_handler_answers",),
+    ),
+    Fault(
+        "idempotency_asgi_no_heartbeat",
+        EXCHANGE,
+        "self._heart = asyncio.create_task(self._beat(work))",
+        "pass",
+        (f"{ASGI}::test_b86_a_long_handler_keeps_its_key",),
+    ),
+    Fault(
+        "idempotency_asgi_truncated_runs_on",
+        EXCHANGE,
+        "            await self._end(work.failed(cancelled=current().cancelled))\n",
+        "",
+        (f"{ASGI}::test_a_truncated_answer_leaves_unknown",),
+    ),
+    Fault(
+        "idempotency_asgi_place_kept",
+        EXCHANGE,
+        "            self._middleware.joins.leave(place)\n",
+        "            pass\n",
+        (f"{ASGI}::test_b85_a_thousand_at_one_time_run_once",),
+    ),
+    Fault(
+        "idempotency_asgi_body_not_hashed",
+        BODY,
+        '                self._fingerprint.update(message.get("body", b""))\n',
+        "",
+        (f"{ASGI}::test_another_payload_is_422",),
+    ),
+    Fault(
+        "idempotency_places_unbounded",
+        JOINS,
+        "if self.waiting >= self._most:",
+        "if self.waiting < 0:",
+        (f"{ASGI}::test_no_place_to_wait_is_409_with_a_time",),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -274,7 +274,9 @@ class Reconciling(World):
         assert len(self.effects) == 1
 
 
-RUNS = settings(max_examples=40, stateful_step_count=40, deadline=None)
+# Without `explain`: what failed is a list of steps, which says it all.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+RUNS = settings(max_examples=40, stateful_step_count=40, deadline=None, phases=PHASES)
 TestRefusing = Refusing.TestCase
 TestRefusing.settings = RUNS
 TestRetrying = Retrying.TestCase
