@@ -205,6 +205,13 @@ def unreached_marks(reached: list[object]) -> list[str]:
     return sorted({_name(target) for _, target in alive})
 
 
+def _remember(target: object) -> None:
+    """Note that an object was marked. Frameworks may mark one for each request (Django's `method_decorator` does)."""
+    if len(_marked) & 0xFF == 0xFF:
+        _marked[:] = [mark for mark in _marked if mark() is not None]
+    _marked.append(weakref.ref(target))
+
+
 def _slot(target: object, attribute: str) -> object:
     # Bound methods and partials keep these outside __dict__; anything else that answers to them by __getattr__ lies.
     if attribute in {"func", "__func__"} and hasattr(type(target), attribute):
@@ -224,7 +231,7 @@ def marker(mark: Mark) -> Callable[[Target], Target]:
         try:
             # A value of its own for each target: a copy of the target, which frameworks make, is known by it.
             setattr(target, ATTRIBUTE, replace(mark.over(own)))
-            _marked.append(weakref.ref(target))
+            _remember(target)
         except (AttributeError, TypeError) as error:
             raise TypeError(
                 f"{target!r} cannot carry a mark: put it on the endpoint function or the router"
