@@ -6,12 +6,13 @@ import asyncio
 import sys
 import time
 import types
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.django_project import ready
 from tests.runtime.small_shell import App, Outcome, Shell, expired, nothing_left, plain, run, serve, until
 
 asgiref_sync = pytest.importorskip("asgiref.sync")
@@ -162,8 +163,8 @@ def sync_only(get_response: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def django_app() -> Any:
-    django = pytest.importorskip("django")
-    conf, asgi = pytest.importorskip("django.conf"), pytest.importorskip("django.core.asgi")
+    asgi = pytest.importorskip("django.core.asgi")
+    override = pytest.importorskip("django.test").override_settings
     pytest.importorskip("django.http")
     path = pytest.importorskip("django.urls").path
     module = types.ModuleType("tests_django_site")
@@ -173,24 +174,19 @@ def django_app() -> Any:
         path("stream", stream_view), path("quick", quick_view), path("swallow", swallowing_view),
     ]  # fmt: skip
     sys.modules[module.__name__] = module
-    conf.settings.configure(
-        ROOT_URLCONF=module.__name__,
-        SECRET_KEY="test",
-        ALLOWED_HOSTS=["*"],
-        LOGGING_CONFIG=None,
-        MIDDLEWARE=[],
-    )
-    django.setup()
-    apps = {"plain": asgi.get_asgi_application()}
-    conf.settings.MIDDLEWARE = [f"{module.__name__}.sync_only"]
-    apps["wrapped"] = asgi.get_asgi_application()
+    ready()  # a process has one project; this one has its own URLconf in it
+    apps = {}
+    for name, middleware in (("plain", []), ("wrapped", [f"{module.__name__}.sync_only"])):
+        with override(ROOT_URLCONF=module.__name__, MIDDLEWARE=middleware):
+            apps[name] = asgi.get_asgi_application()
     return apps
 
 
 @pytest.fixture(params=["plain", "wrapped"])
-def django_both(request: pytest.FixtureRequest, django_app: Any) -> App:
+def django_both(request: pytest.FixtureRequest, django_app: Any) -> Iterator[App]:
     app: App = django_app[request.param]
-    return app
+    with pytest.importorskip("django.test").override_settings(ROOT_URLCONF="tests_django_site"):
+        yield app
 
 
 async def test_django_stops_its_async_view(django_both: App) -> None:

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django_project.settings")
+
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+
+from resilient_mw_integrations.django import protect
+
+application = get_wsgi_application()
+if settings.FORM in {"protect", "both"}:
+    application = protect(application)
