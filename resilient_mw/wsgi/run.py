@@ -167,7 +167,8 @@ class Run:
         name = self._tells()
         if name is not None:
             headers = [pair for pair in headers if pair[0].lower() != name.lower()]
-            headers.append((name, format_timeout_ms(self.context.remaining())))
+            # As of its last step: to a context whose response is complete there is no deadline any more.
+            headers.append((name, format_timeout_ms(self.context.deadline_at - self._left_at)))
         if is_bodiless(self.method, status):
             self.complete = True
         if exc_info is None:

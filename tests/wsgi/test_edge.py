@@ -325,6 +325,19 @@ def test_the_head_tells_what_was_left_when_it_left() -> None:
     assert (refusal.status[:3], refusal.header("X-Budget-Left-Ms")) == ("504", None)
 
 
+def test_the_head_tells_it_also_where_the_body_is_complete_with_it() -> None:
+    clock = ManualClock()
+    policy = ServerPolicy(deadline_response_header="X-Budget-Left-Ms")
+    use_clock(policy, clock)
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        clock.advance(1.25)
+        return hello(environ, start_response)
+
+    server = ScriptedWSGI(ResilienceMiddleware(app, policy), headers=[("X-Request-Timeout-Ms", "4000")]).run()
+    assert server.header("X-Budget-Left-Ms") == "2750"
+
+
 def test_it_is_off_by_default() -> None:
     server = ScriptedWSGI(ResilienceMiddleware(hello, ServerPolicy())).run()
     assert [name for name, _ in server.headers] == ["Content-Type", "Content-Length"]
