@@ -29,7 +29,7 @@ class Passage:
     __slots__ = ("body", "headers", "passed", "request", "response", "status")
 
     def __init__(self, request: Any) -> None:
-        self.request = request
+        self.request: Any = request
         self.response: Any = None
         self.status = 0
         self.headers: Lines = ()
@@ -38,13 +38,12 @@ class Passage:
 
     def answer(self) -> Any:
         """Return the response for Django: the project's, with what the shell has added to it, or the shell's own."""
-        response = self.response
+        response, self.response, self.request = self.response, None, None  # the shell knows this one to the end
         if self.passed:
             for name, value in self.headers:
                 if response.get(name) != value:
                     response[name] = value
             return response
-        self.response = None
         for close in getattr(response, "_resource_closers", ()):
             close()  # files and generators of an answer that nobody gets; response.close() would end the request
         return own_answer(self.status, self.headers, self.body)
