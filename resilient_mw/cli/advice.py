@@ -145,7 +145,8 @@ def _row(app: AppReport, row: Treatment) -> Iterator[Warn]:
             row.template,
             f"{row.problem}. Until then such requests pass unguarded",
         )
-    reading = row.methods is None or "GET" in row.methods
+    # Of any method, on an exempt path: those that are not exempt write.
+    reading = row.template not in app.exempt_paths if row.methods is None else "GET" in row.methods
     if reading and not row.exempt and row.where is None and is_health_path(row.template):
         yield Warn(
             "health_not_exempt",
