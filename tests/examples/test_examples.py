@@ -17,6 +17,7 @@ from tests.contract.client import ask
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SERVICES = [
     "protected_asgi.py",
+    "protected_django.py",
     "protected_fastapi.py",
     "protected_flask.py",
     "protected_litestar.py",
@@ -41,7 +42,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 async def _ready(port: int) -> None:
-    for _ in range(150):
+    for _ in range(400):
         try:
             if (await ask(port, "/health")).status == 200:
                 return
@@ -69,6 +70,21 @@ async def test_an_example_serves_refuses_and_ends_on_time(service: int) -> None:
 
 def test_every_example_is_run() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["chain.py", *SERVICES, "six_calls.py"]
+
+
+def test_the_django_example_is_a_project_with_commands() -> None:
+    def manage(command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / "protected_django.py", command],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.stdout + done.stderr
+
+    assert "no issues" in manage("check")
+    assert re.search(r"^sheddable +1 +10 s +any +/report/<int:number> +", manage("resilience"), re.MULTILINE)
 
 
 def test_the_six_calls_show_retry_fallback_and_circuit_and_end() -> None:
