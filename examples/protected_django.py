@@ -38,7 +38,7 @@ if not settings.configured:
     django.setup()
 
 
-@require_safe
+@require_safe  # type: ignore[untyped-decorator]  # Django ships no types
 @priority("critical")
 def checkout(request: HttpRequest) -> JsonResponse:
     time.sleep(0.05)

@@ -80,9 +80,7 @@ def noted(state: dict[str, Any], name: str) -> int:
     return found
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"), [("gunicorn", "both"), ("waitress", "middleware")]
-)
+@pytest.mark.parametrize(("kind", "form"), [("gunicorn", "both"), ("waitress", "middleware")])
 def test_b26_b28_b29_b31_on_threads(kind: str, form: str, tmp_path: Path, users: ThreadPoolExecutor) -> None:
     with project(kind, form, tmp_path) as server:
         full(server, users, "/sleep?s=0.5")
