@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from resilient_mw.admission.head_rule import TenantOf
 from resilient_mw.admission.overload_policy import REPORTED, OverloadPolicy, Signal
 from resilient_mw.admission.owner import PolicyOwner
-from resilient_mw.admission.policy_checks import DEFENCES, check_policy
-from resilient_mw.core.cors import Cors
-from resilient_mw.core.deadline import DeadlineRule
+from resilient_mw.admission.policy_checks import check_policy
+from resilient_mw.admission.policy_numbers import PolicyNumbers
 from resilient_mw.core.events import Event
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.pages import PageFunction
@@ -24,9 +23,6 @@ from resilient_mw.core.snapshot import AppSnapshot, Readiness
 if TYPE_CHECKING:
     from resilient_mw.admission.overrides import PolicyOverrides
 
-AUTO_LIMIT = 40
-"""What `limit="auto"` means: as many requests as the usual thread pool of an ASGI server has threads."""
-
 OVERLOAD = OverloadPolicy()
 """What counts as overload unless the policy says otherwise."""
 
@@ -34,7 +30,7 @@ HEALTH_PATHS = ("/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, kw_only=True)
-class ServerPolicy:
+class ServerPolicy(PolicyNumbers):
     """How one application is protected.
 
     The policy object owns the state: two middlewares made with the same object share one limit and one queue, two
@@ -44,6 +40,9 @@ class ServerPolicy:
         limit: slots: how many requests run at the same time. `"auto"` is 40, the size of the usual thread pool.
         queue: most requests that wait at once, all classes together. None: as many as there are slots, one service
             time's worth.
+        threads: worker threads that a WSGI server gives this process. None: as the server tells; see docs/wsgi.md.
+        spare_threads: threads that are left for health checks and refusals while everything else is busy.
+        fit_queue: whether a queue for which there are not enough threads is shortened; if not, a warning says so at start.
         max_wait: seconds; the longest wait for a slot.
         wait_share: the part of a request's budget that it may spend waiting.
         classes: priority classes, highest rank first.
@@ -98,6 +97,9 @@ class ServerPolicy:
 
     limit: int | str = "auto"
     queue: int | None = None
+    threads: int | None = None
+    spare_threads: int = 4
+    fit_queue: bool = False
     max_wait: float = 1.0
     wait_share: float = 0.25
     classes: Sequence[PriorityClass] = DEFAULT_CLASSES
@@ -157,37 +159,6 @@ class ServerPolicy:
                     f"{where} has cost={mark.cost!r}, which is not allowed: "
                     f"it must be at most {most}, the slots that its class can ever have"
                 )
-
-    @property
-    def slots(self) -> int:
-        """The limit as a number."""
-        return AUTO_LIMIT if isinstance(self.limit, str) else self.limit
-
-    @property
-    def shadowed(self) -> frozenset[str]:
-        """The defences that only report."""
-        if isinstance(self.shadow, bool):
-            return DEFENCES if self.shadow else frozenset()
-        return frozenset(self.shadow)
-
-    @property
-    def queue_length(self) -> int:
-        """The length of the wait queue as a number."""
-        return self.slots if self.queue is None else self.queue
-
-    @property
-    def deadline(self) -> DeadlineRule:
-        """The deadline numbers as one rule."""
-        return DeadlineRule(self.deadline_default, self.deadline_minimum, self.deadline_maximum)
-
-    @property
-    def cors(self) -> Cors:
-        """Who may read refusals."""
-        return Cors(self.cors_origins, self.cors_credentials)
-
-    def most_cost(self, priority: str) -> int:
-        """Return the slots that a class can ever have: all but what the others reserve."""
-        return self.slots - sum(each.reserved for each in self.classes if each.name != priority)
 
     def snapshot(self) -> AppSnapshot:
         """Return the figures of this instant: what runs, waits and was refused under this policy.

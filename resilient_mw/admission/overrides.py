@@ -19,6 +19,9 @@ class PolicyOverrides(TypedDict, total=False):
 
     limit: int | str
     queue: int | None
+    threads: int | None
+    spare_threads: int
+    fit_queue: bool
     max_wait: float
     wait_share: float
     classes: Sequence[PriorityClass]

@@ -44,6 +44,7 @@ def check_policy(policy: ServerPolicy) -> None:
         require_integer("limit", policy.limit, low=1)
     if policy.queue is not None:
         require_integer("queue", policy.queue, low=0)
+    _check_threads(policy)
     require_number("max_wait", policy.max_wait, low=0, high=3600)
     require_number("wait_share", policy.wait_share, low=0, high=1)
     require_integer("exempt_limit", policy.exempt_limit, low=1)
@@ -72,6 +73,13 @@ def check_policy(policy: ServerPolicy) -> None:
     require_number("drain_timeout", policy.drain_timeout, low=0, high=86_400)
     require_number("blocked_after", policy.blocked_after, low=0.1, high=3600)
     check_tenants(policy)
+
+
+def _check_threads(policy: ServerPolicy) -> None:
+    if policy.threads is not None:
+        require_integer("threads", policy.threads, low=1)
+    require_integer("spare_threads", policy.spare_threads, low=0)
+    require_flag("fit_queue", policy.fit_queue)
 
 
 def _check_deadlines(policy: ServerPolicy) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from resilient_mw.admission.routing import WEBSOCKET_METHOD
 from resilient_mw.cli.advice_calls import dependency_advice
-from resilient_mw.cli.explained import GIVEN, AppReport, Figures
+from resilient_mw.cli.explained import GIVEN, AppReport, Figures, with_threads
 from resilient_mw.cli.explained_calls import DependencyReport
 from resilient_mw.cli.facts import THREADS, AppFacts, Facts, Question, RouteFact
 from resilient_mw.cli.treatments import DEFAULT, Treatment, applies, covers
@@ -34,7 +34,7 @@ def advice(facts: Facts, figures: Figures, question: Question) -> tuple[Warn, ..
         if report.shares_state_with is None:
             found += _queue(report)
             found += _capacity(report, question)
-        found += _threads(report, question)
+        found += _threads(app, report, question)
         found += _deadline(report)
         found += _rules(app)
         for row in report.routes:
@@ -80,18 +80,14 @@ def _capacity(app: AppReport, question: Question) -> Iterator[Warn]:
     )
 
 
-def _threads(app: AppReport, question: Question) -> Iterator[Warn]:
+def _threads(facts: AppFacts, app: AppReport, question: Question) -> Iterator[Warn]:
     if app.protocol == "wsgi":
-        needed = app.slots + app.queue
-        if question.threads is not None and question.threads <= needed:
-            yield Warn(
-                "threads_below_limit",
-                app.name,
-                "limit",
-                f"{counted(question.threads, 'thread')} are not more than limit + queue = {needed}: requests wait in the "
-                "server's own queue, health checks among them, where nothing bounds the wait. Give each process "
-                f"{needed + 4} threads, or lower limit and queue",
-            )
+        policy = with_threads(facts, question)
+        needs = policy.thread_sum
+        source = "the policy" if question.threads is None else "--threads"
+        complaint = None if needs is None else needs.complaint(source, fitted=policy.fit_queue)
+        if complaint is not None:
+            yield Warn("threads_below_limit", app.name, "limit", complaint)
         return
     sync = [row for row in app.routes if row.threaded and not row.exempt]
     if not sync:

@@ -50,6 +50,7 @@ class AppReport:
         protocol: `asgi` or `wsgi`.
         shares_state_with: the number, from 0, of an earlier application under the same policy object; None: none.
         slots, queue: the limit and the wait queue of one process.
+        queue_asked: the wait queue that was asked for; `fit_queue` may have shortened it.
         max_wait, wait_share, exempt_limit, smallest_budget: as in the policy.
         deadline_default, deadline_minimum, deadline_maximum: seconds.
         exempt_paths: as in the policy.
@@ -79,6 +80,7 @@ class AppReport:
     shares_state_with: int | None
     slots: int
     queue: int
+    queue_asked: int
     max_wait: float
     wait_share: float
     exempt_limit: int
@@ -150,7 +152,7 @@ def explained(facts: Facts, question: Question) -> Figures:
 
 
 def _application(facts: AppFacts, question: Question, shares: int | None) -> AppReport:
-    policy = facts.policy
+    policy = with_threads(facts, question)
     service_time, source = _service_time(facts.snapshot, question)
     rate = None if service_time is None else policy.slots / service_time
     budget = budget_without_header(policy)
@@ -160,6 +162,7 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         shares_state_with=shares,
         slots=policy.slots,
         queue=policy.queue_length,
+        queue_asked=policy.queue_asked,
         max_wait=policy.max_wait,
         wait_share=policy.wait_share,
         exempt_limit=policy.exempt_limit,
@@ -190,6 +193,13 @@ def _application(facts: AppFacts, question: Question, shares: int | None) -> App
         shadow=tuple(sorted(policy.shadowed)),
         settings=settings(policy, facts.sources),
     )
+
+
+def with_threads(facts: AppFacts, question: Question) -> ServerPolicy:
+    """Return the policy as it will be once a WSGI server has told its number of threads."""
+    if facts.protocol != "wsgi" or question.threads is None:
+        return facts.policy
+    return facts.policy.with_changes({"threads": question.threads})
 
 
 def _service_time(snapshot: AppSnapshot, question: Question) -> tuple[float | None, str | None]:

@@ -101,7 +101,10 @@ def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
     if app.shadow:
         yield f"  shadow         {', '.join(app.shadow)}: counted and told, not enforced"
     yield f"  limit          {counted(app.slots, 'slot')}, {app.exempt_limit} more for exempt requests"
-    yield f"  queue          {counted(app.queue, 'place')}, each for {seconds(app.longest_wait)} at most ({bound})"
+    shortened = "" if app.queue == app.queue_asked else f" of {app.queue_asked} asked for: threads are few"
+    yield (
+        f"  queue          {counted(app.queue, 'place')}{shortened}, each for {seconds(app.longest_wait)} at most ({bound})"
+    )
     if app.tenant is not None:
         yield f"  tenants        by {app.tenant}, in turns"
     if app.quotas:

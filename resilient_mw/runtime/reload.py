@@ -35,6 +35,9 @@ def reload(guard: Operations, policy: ServerPolicy | None, changes: Mapping[str,
     with _one_at_a_time, ExitStack() as starts:
         before = guard.policy
         after = (before if policy is None else policy).with_changes(changes)
+        named = after
+        if after.threads is None and before.threads is not None:
+            after = after.with_changes({"threads": before.threads})  # the server has as many as before
         if after.owner and after.owner[0] is not guard:
             raise ValueError(f"the policy {after.name!r} is in force for another middleware: make a new one")
         check_reload(before, after)
@@ -45,6 +48,7 @@ def reload(guard: Operations, policy: ServerPolicy | None, changes: Mapping[str,
         entries = guard.change(after)
         for each in protections:
             each.change(after, entries)
-        if not after.owner:
-            after.owner.append(guard)
+        for speaker in (named, after):
+            if not speaker.owner:
+                speaker.owner.append(guard)
         return after

@@ -31,6 +31,7 @@ from resilient_mw.wsgi.input import CountedInput
 from resilient_mw.wsgi.run import Run
 from resilient_mw.wsgi.shadow import shadow_run
 from resilient_mw.wsgi.stream import StreamRun
+from resilient_mw.wsgi.threads import WAITED, ask_server, asks_for_threads
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -71,6 +72,7 @@ class ResilienceMiddleware:
         self._guard = self._protection.guard
         self._shadow = self._protection.shadow
         self._protection.prepared_by(self._prepare)
+        asks_for_threads(self._protection)
         self._abandoned: deque[Run] = deque()
         self._starting = threading.Lock()
         self._ready = False
@@ -108,7 +110,7 @@ class ResilienceMiddleware:
         if switch.DISABLED:
             return self.app(environ, start_response)
         if not self._ready:
-            self._start()
+            self._start(environ, start_response)
         if self._abandoned:
             self._take_back()
         guard = self._guard
@@ -167,8 +169,9 @@ class ResilienceMiddleware:
             entry = protection.entry(path, "", method, environ)
         forwarded = environ.get("HTTP_X_FORWARDED_FOR") if fields else None
         deadline_at = protection.deadline_at(
-            now, entry, fields, environ.get("REMOTE_ADDR"), () if forwarded is None else (forwarded,)
-        )
+            now, entry, fields, environ.get("REMOTE_ADDR"), () if forwarded is None else (forwarded,),
+            environ.get(WAITED, 0.0),
+        )  # fmt: skip
         deadline_at = min(deadline_at, outer._fixed_end())  # noqa: SLF001  it never grows from layer to layer
         if entry.plain:
             decision: Decision | Asking = guard.arrive(entry, now, deadline_at)
@@ -184,12 +187,13 @@ class ResilienceMiddleware:
             guard.tenancy.count(tenant, decision)
         return decision, entry, cost, tenant, deadline_at, now
 
-    def _start(self) -> None:
-        """Bind the application's routes before the first request: only then are all of them there."""
+    def _start(self, environ: WSGIEnvironment, start_response: StartResponse) -> None:
+        """Bind the application's routes before the first request: only then are all of them there. Count the threads."""
         with self._starting:
             if self._wrong is None and not self._ready:
                 try:
                     self._protection.start([self.app], inside=self.app)
+                    ask_server(self._protection, environ, start_response)
                 except ValueError as error:
                     self._wrong = str(error)
                 except Warning:  # the user made warnings errors

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from resilient_mw.admission.config import AUTO_LIMIT, ServerPolicy
+from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overload_policy import OverloadPolicy
+from resilient_mw.admission.policy_numbers import AUTO_LIMIT
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.priority import PriorityClass
@@ -22,6 +23,9 @@ NAN, INF = float("nan"), float("inf")
 WRONG: dict[str, tuple[list[Any], str]] = {
     "limit": ([0, -1, 1.5, True, "10", "", None, NAN, [1]], "whole number of at least 1"),
     "queue": ([-1, 1.5, True, "10", NAN], "a whole number of at least 0"),
+    "threads": ([0, -1, 1.5, True, "10", NAN], "a whole number of at least 1"),
+    "spare_threads": ([-1, 1.5, True, "10", None, NAN], "a whole number of at least 0"),
+    "fit_queue": ([None, 0, 1, "yes"], "True or False"),
     "max_wait": ([-0.1, 3601, NAN, INF, True, "1", None], "a number from 0 to 3600"),
     "wait_share": ([-0.1, 1.1, NAN, True, "1", None], "a number from 0 to 1"),
     "classes": ([None, 5, "normal", ["normal"], [None]], "PriorityClass"),

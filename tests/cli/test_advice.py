@@ -129,8 +129,9 @@ CASES = {
             (),
             None,
         ),
-        Case(WSGI, ("--threads", "30"), r"30 threads are not more than limit \+ queue = 30: .* Give each process 34 threads"),
-        Case(WSGI, ("--threads", "31"), None),
+        Case(WSGI, ("--threads", "33"), r"--threads gives this process 33 worker threads, but limit=10, queue=20 and spare_threads=4 need 34: .* Start 34 threads, or set queue=19"),
+        Case(WSGI, ("--threads", "34"), None),
+        Case(WSGI, ("--threads", "1"), r"one worker thread: .* nothing to admit"),
         Case(WSGI, (), None),
     ],
     "retries_multiply": [

@@ -582,7 +582,7 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
     ]
     (app,) = report["applications"]
     assert list(app) == [
-        "name", "protocol", "shares_state_with", "slots", "queue", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
+        "name", "protocol", "shares_state_with", "slots", "queue", "queue_asked", "max_wait", "wait_share", "exempt_limit", "exempt_paths",
         "deadline_default", "deadline_minimum", "deadline_maximum", "smallest_budget", "longest_wait", "bound_by",
         "service_time", "service_time_from", "rate", "drain", "slots_of_all", "queue_of_all", "rate_of_all", "classes",
         "routes", "routes_known", "tenant", "quotas", "quota_store", "quota_store_away", "websockets", "websocket_limit",

@@ -88,6 +88,9 @@ def test_the_table_of_defaults_is_the_codes() -> None:
     expected = {
         "limit": f'`"{policy.limit}"` = {policy.slots} slots',
         "queue": "`None` = as many as there are slots",
+        "threads": "`None` = as the server tells",
+        "spare_threads": f"{policy.spare_threads} threads",
+        "fit_queue": f"`{policy.fit_queue}`",
         "max_wait": f"{policy.max_wait:g} s",
         "wait_share": f"{policy.wait_share:g} of the budget",
         "classes": ", ".join(f"`{each.name}`" for each in classes)
