@@ -17,7 +17,7 @@ from resilient_mw.lab.console import Console
 from resilient_mw.lab.report import render
 from resilient_mw.lab.results import StepResult
 from resilient_mw.lab.runner import run_step
-from resilient_mw.lab.stacks import ASGI, WSGI, Stack
+from resilient_mw.lab.stacks import ASGI, WSGI, WSGI_STACKS, Stack
 from resilient_mw.lab.step import Load, Step
 from resilient_mw.lab.steps import STEPS, select
 
@@ -47,6 +47,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--asgi", action="store_true", help=f"run on {ASGI.title} (default: {WSGI.title})")
+    made.add_argument(
+        "--server",
+        choices=sorted(WSGI_STACKS),
+        help=f"the WSGI server (default: {WSGI.server})",
+    )
     made.add_argument(
         "--step",
         dest="steps",
@@ -84,7 +89,9 @@ def main(argv: Sequence[str]) -> int:
         problem = cannot_write(file)
         if problem:
             arguments.error(problem)
-    stack = ASGI if options.asgi else WSGI
+    if options.asgi and options.server is not None:
+        arguments.error("--server is for WSGI: leave out --asgi")
+    stack = ASGI if options.asgi else WSGI_STACKS[options.server or WSGI.server]
     missing = stack.missing()
     if missing:
         arguments.error(f'this needs {", ".join(missing)}: pip install "resilient-mw[lab]"')
@@ -147,6 +154,7 @@ def write(results: Sequence[StepResult], stack: Stack, options: argparse.Namespa
     if options.json is not None:
         content: dict[str, Any] = {
             "stack": stack.name,
+            "server": stack.server,
             "when": now.isoformat(timespec="seconds"),
             "quick": options.quick,
             "passed": all(result.passed for result in results),

@@ -7,10 +7,12 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
@@ -93,10 +95,10 @@ class Child:
         return "\n".join(text.splitlines()[-12:]) or "it said nothing"
 
     def kill(self) -> None:
-        """End it, unless it has ended."""
+        """End it, unless it has ended, and the workers that a server has forked in it."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
+                os.killpg(self.process.pid, signal.SIGKILL)  # it leads a session of its own
 
     async def gone(self) -> None:
         """Wait until it has ended, and free what belongs to it."""
@@ -104,6 +106,13 @@ class Child:
             self.process.stdin.close()
         await self.process.wait()
         self._errors.close()
+
+
+def _roots() -> list[str]:
+    """Return the folders of both packages: in a source tree they are two."""
+    integrations = find_spec("resilient_mw_integrations")
+    places = [*resilient_mw.__path__, *((integrations and integrations.submodule_search_locations) or ())]
+    return list(dict.fromkeys(str(Path(each).parent) for each in places))
 
 
 class Children:
@@ -132,8 +141,7 @@ class Children:
         Raises:
             LabError: it ended or kept silent.
         """
-        root = str(Path(resilient_mw.__path__[0]).parent)
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (*_roots(), os.environ.get("PYTHONPATH"))))
         errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by Child.gone
         try:
             process = await asyncio.create_subprocess_exec(

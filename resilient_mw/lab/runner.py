@@ -140,6 +140,7 @@ async def _start_app(step: Step, stack: Stack, children: Children, ports: Mappin
                 name: {"match": f"http://127.0.0.1:{behind(name)}/*", **arguments}
                 for name, arguments in step.app.calls.items()
             },
+            server=stack.server,
         )
         app, hello = await children.start(stack.module, f"--settings={settings.to_argument()}")
         app_port = hello["port"]

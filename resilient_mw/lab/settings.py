@@ -27,6 +27,7 @@ class AppSettings:
             the middleware out.
         calls: name -> arguments of `resilient_mw.Dependency`, its match rule too; retry and breaker as arguments of
             their policies.
+        server: `waitress`, `gunicorn` or `granian`, for a WSGI application.
     """
 
     threads: int
@@ -34,6 +35,7 @@ class AppSettings:
     timeout: float | None
     policy: Mapping[str, Any] | None
     calls: Mapping[str, Mapping[str, Any]]
+    server: str = "waitress"
 
     @property
     def protected(self) -> bool:

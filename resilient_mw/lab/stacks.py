@@ -15,22 +15,36 @@ class Stack:
         title: for a reader.
         module: what runs as the application's process.
         packages: import names that it needs.
+        server: its name.
     """
 
     name: str
     title: str
     module: str
     packages: tuple[str, ...]
+    server: str = ""
 
     def missing(self) -> list[str]:
         """Return the packages that are not installed."""
         return [package for package in self.packages if importlib.util.find_spec(package) is None]
 
 
-WSGI = Stack("wsgi", "Flask behind waitress", "resilient_mw.lab.apps_wsgi", ("flask", "waitress", "httpx"))
+def _flask_behind(server: str, title: str) -> Stack:
+    return Stack(
+        "wsgi", f"Flask behind {title}", "resilient_mw.lab.apps_wsgi", ("flask", server, "httpx"), server
+    )
+
+
+WSGI = _flask_behind("waitress", "waitress")
+WSGI_STACKS = {
+    each.server: each
+    for each in (WSGI, _flask_behind("gunicorn", "gunicorn, gthread"), _flask_behind("granian", "granian"))
+}
+"""By the name of the server."""
 ASGI = Stack(
     "asgi",
     "FastAPI behind uvicorn, sync endpoints",
     "resilient_mw.lab.apps_asgi",
     ("fastapi", "uvicorn", "httptools", "httpx"),
+    "uvicorn",
 )

@@ -74,6 +74,8 @@ LAB_PACKAGES = {
     "anyio",
     "fastapi",
     "flask",
+    "granian",
+    "gunicorn",
     "httptools",
     "httpx",
     "starlette",

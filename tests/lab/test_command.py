@@ -38,6 +38,8 @@ def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         (["lab", "0"], "unrecognized arguments: 0"),
         (["lab", "--report", "nowhere/report.html"], "cannot write nowhere/report.html: there is no folder"),
         (["lab", "--json", "."], "cannot write .: it is a folder"),
+        (["lab", "--server", "apache"], "--server: invalid choice: 'apache'"),
+        (["lab", "--server", "gunicorn", "--asgi"], "--server is for WSGI: leave out --asgi"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         ([], "the following arguments are required: COMMAND"),
     ],
