@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.workers.gthread import ThreadWorker as UsualWorker
 
+from resilient_mw.runtime import switch
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.wsgi.threads import WAITED, of_gunicorn_settings, tell_threads, wsgi_policies
 
@@ -35,6 +36,8 @@ __all__ = ["post_worker_init", "worker_class"]
 
 worker_class = "resilient_mw_integrations.gunicorn.ThreadWorker"
 
+LEAST_WAIT = 0.001
+"""Seconds: less is what it takes to hand a request over, and not worth charging."""
 LAST_DATA = struct.Struct("=52xI")
 """Of `struct tcp_info`: milliseconds since the last bytes came in."""
 
@@ -86,7 +89,7 @@ class Charged:
         waited, _here.waited = _here.waited, None
         if waited is None:
             waited = since_last_data(environ.get("gunicorn.socket"))
-        if waited:
+        if waited > LEAST_WAIT:
             environ[WAITED] = waited
         return self._app(environ, start_response)
 
@@ -94,16 +97,16 @@ class Charged:
 def post_worker_init(worker: Any) -> None:
     """Begin in a worker whose application has been loaded: count the threads, arm the drain, charge what waits.
 
+    Workers of ASGI applications, which drain in their lifespan, and those with greenlets are left as they are.
+
     Raises:
         ResilienceWarning: the threads do not suffice, and the user made warnings errors.
     """
-    policies = wsgi_policies()
-    if not policies:
-        return  # an ASGI application drains in its lifespan
+    policies, told = wsgi_policies(), of_gunicorn_settings(worker.cfg)
+    if not policies or told is None or switch.DISABLED:
+        return
     worker.wsgi = Charged(worker.wsgi)
-    told = of_gunicorn_settings(worker.cfg)
-    if told is not None:
-        tell_threads(*told)
+    tell_threads(*told)
     for policy in policies:
         policy.drain_on_signal()
         takes = policy.drain_delay + policy.drain_timeout

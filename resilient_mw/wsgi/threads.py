@@ -125,9 +125,9 @@ def of_gunicorn(environ: WSGIEnvironment, start_response: object) -> Told | None
 def of_gunicorn_settings(settings: object) -> Told | None:
     """Return what the settings of a gunicorn worker say; a worker with greenlets has no such number."""
     worker = str(getattr(settings, "worker_class_str", ""))
-    if worker.endswith(("gthread", "ThreadWorker")):
+    if worker == "gthread" or worker.endswith("ThreadWorker"):
         return _counted(getattr(settings, "threads", None), "gunicorn (--threads)")
-    return (1, SYNC) if worker.endswith(("sync", "SyncWorker")) else None
+    return (1, SYNC) if worker == "sync" or worker.endswith("SyncWorker") else None
 
 
 def of_waitress(environ: WSGIEnvironment) -> Told | None:

@@ -258,3 +258,19 @@ def test_a_grace_that_is_too_short_is_said(
     settings.graceful_timeout = 25
     gunicorn.post_worker_init(SimpleNamespace(cfg=settings, wsgi=None))
     assert not caplog.text
+
+
+@pytest.mark.parametrize("kind", ["asgi", "gevent", "uvicorn_worker.UvicornWorker"])
+def test_workers_of_other_kinds_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(gunicorn, "wsgi_policies", lambda: [SimpleNamespace()])
+    worker = SimpleNamespace(cfg=SimpleNamespace(worker_class_str=kind, threads=1), wsgi=len)
+    gunicorn.post_worker_init(worker)
+    assert worker.wsgi is len
+
+
+def test_nothing_is_done_where_everything_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gunicorn, "wsgi_policies", lambda: [SimpleNamespace()])
+    monkeypatch.setattr(gunicorn.switch, "DISABLED", True)
+    worker = SimpleNamespace(cfg=SimpleNamespace(worker_class_str="gthread", threads=8), wsgi=len)
+    gunicorn.post_worker_init(worker)
+    assert worker.wsgi is len
