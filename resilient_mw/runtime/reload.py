@@ -34,12 +34,11 @@ def reload(guard: Operations, policy: ServerPolicy | None, changes: Mapping[str,
     """
     with _one_at_a_time, ExitStack() as starts:
         before = guard.policy
-        after = (before if policy is None else policy).with_changes(changes)
-        named = after
-        if after.threads is None and before.threads is not None:
-            after = after.with_changes({"threads": before.threads})  # the server has as many as before
+        named = after = (before if policy is None else policy).with_changes(changes)
         if after.owner and after.owner[0] is not guard:
             raise ValueError(f"the policy {after.name!r} is in force for another middleware: make a new one")
+        if after.threads is None and before.threads is not None:
+            after = after.with_changes({"threads": before.threads})  # the server has as many as before
         check_reload(before, after)
         protections = guard.lifecycle.applications()
         for each in protections:

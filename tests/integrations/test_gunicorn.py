@@ -190,7 +190,7 @@ def test_at_sigterm_what_stands_before_the_threads_is_refused(
     ):
         busy = held(tmp_path, server, pool, 4)
         backlog = ask_all(server, stack, 12, "/5", budget_ms=60_000)
-        time.sleep(0.5)  # for the worker to accept them
+        time.sleep(1.5)  # for the worker to accept them
         server.process.send_signal(signal.SIGTERM)
         until((tmp_path / "draining").exists)
         let_go(tmp_path)

@@ -53,6 +53,18 @@ def test_a_queue_is_shortened_to_what_fits(caplog: pytest.LogCaptureFixture) -> 
     assert policy.snapshot().queue == 9
 
 
+def test_a_reload_that_carries_the_threads_over_changes_nothing_else() -> None:
+    policy, elsewhere, new = ServerPolicy(), ServerPolicy(), ServerPolicy(limit=3, queue=0)
+    ResilienceMiddleware(hello, policy)
+    tell_threads(100, "a test")
+    ResilienceMiddleware(hello, elsewhere)
+    with pytest.raises(ValueError, match="in force for another middleware"):
+        policy.reload(elsewhere)
+    in_force = policy.reload(new)
+    assert (in_force.threads, in_force.slots) == (100, 3)
+    assert new.snapshot().limit == policy.snapshot().limit == 3  # all of them speak for the service
+
+
 def test_what_a_policy_says_counts_more_than_what_a_server_tells() -> None:
     policy = ServerPolicy(limit=2, queue=2, threads=8, fit_queue=True)
     ResilienceMiddleware(hello, policy)
