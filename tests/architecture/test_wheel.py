@@ -127,7 +127,7 @@ def test_the_wheel_works_where_nothing_else_is_installed(bare_environment: Path)
     ).splitlines()
     assert Path(where).is_relative_to(bare_environment)
     assert same_version == "True"
-    assert sources == "flask litestar quart starlette"
+    assert sources == "django flask litestar quart starlette"
 
 
 def test_the_command_explains_itself_where_nothing_else_is_installed(bare_environment: Path) -> None:
