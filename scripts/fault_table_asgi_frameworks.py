@@ -101,4 +101,25 @@ FAULTS = (
         "return found",
         (f"{ON_FASTAPI}test_without_a_handler_of_the_users_it_is_the_problem_document",),
     ),
+    Fault(
+        "page_sent_by_its_name",
+        "integrations/resilient_mw_integrations/_asgi_pages.py",
+        '"method": "GET", "extensions": {}}',
+        '"method": "GET"}',
+        ("tests/integrations/test_starlette_served.py::test_a_page_from_a_file_is_its_content",),
+    ),
+    Fault(
+        "page_for_head_has_no_length",
+        "integrations/resilient_mw_integrations/_asgi_pages.py",
+        '"method": "GET", "extensions"',
+        '"extensions"',
+        ("tests/integrations/test_starlette_served.py::test_head_says_how_long_the_page_is",),
+    ),
+    Fault(
+        "page_of_any_size",
+        "integrations/resilient_mw_integrations/_asgi_pages.py",
+        "            if size > LARGEST:\n",
+        "            if size < 0:\n",
+        ("tests/integrations/test_starlette_served.py::test_a_page_that_is_too_large_is_none",),
+    ),
 )

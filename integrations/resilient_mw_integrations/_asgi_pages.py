@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -23,7 +24,15 @@ async def page_of(
     parts: list[bytes] = []
     size = 0
 
+    asked = False
+
     async def receive() -> dict[str, Any]:
+        nonlocal asked
+        if asked:
+            await (
+                asyncio.get_running_loop().create_future()
+            )  # who listens for the disconnect is to sleep, not to spin
+        asked = True
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:

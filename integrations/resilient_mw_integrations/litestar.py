@@ -73,7 +73,7 @@ class ResiliencePlugin(InitPlugin):
         if isinstance(handler, ResilienceMiddleware):
             return handler  # it is, after an earlier lifespan
         middleware = ResilienceMiddleware(handler, self.policy)
-        app.asgi_handler = middleware  # type: ignore[assignment]  # Litestar types the protocol in its own way
+        app.asgi_handler = middleware
         return middleware
 
     @asynccontextmanager
