@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "configuration_keeps_quiet_about_a_knob_without_effect",
         LOADING,
-        "if field in keywords or base not in _loaded:",
-        "if field in keywords:",
+        "(os.environ) if field in keywords or base not in _loaded]",
+        "(os.environ) if field in keywords]",
         (f"{SOURCES}test_a_policy_that_the_code_makes_stands_and_the_variable_without_effect_is_named",),
     ),
     Fault(

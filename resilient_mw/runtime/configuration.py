@@ -123,19 +123,17 @@ def policy_in_force(policy: ServerPolicy | None, keywords: Mapping[str, Any]) ->
         note_sources(made, dict.fromkeys(keywords, KEYWORD), base)
         if base in _loaded:
             _loaded.add(made)
-    for variable, field in _settings(os.environ):
-        if field in keywords or base not in _loaded:
-            why = (
-                f"{field} is a keyword of the middleware"
-                if field in keywords
-                else "the code makes this policy"
-            )
-            warnings.warn(
-                f"{variable} has no effect on the policy {made.name!r}: {why}. Give it to "
-                "resilient_mw.runtime.configuration.load_policy() as a proposal instead, or take the variable away",
-                ResilienceWarning,
-                stacklevel=2,
-            )
+    idle = [variable for variable, field in _settings(os.environ) if field in keywords or base not in _loaded]
+    if base not in _loaded and os.environ.get(CONFIG, "").strip():
+        idle.append(CONFIG)
+    if idle:
+        warnings.warn(
+            f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect on the policy {made.name!r}: the code fixes it, as a "
+            "ServerPolicy or by keywords of the middleware. Let resilient_mw.runtime.configuration.load_policy() propose the "
+            "values instead, or take the variable away",
+            ResilienceWarning,
+            stacklevel=2,
+        )
     return made
 
 

@@ -53,7 +53,7 @@ async def sleep(number: int) -> str:
 
 @app.get("/thread")
 def thread() -> str:
-    time.sleep(0.6)
+    time.sleep(1.5)
     counts["thread returned"] += 1
     return "late"
 

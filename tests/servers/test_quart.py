@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -91,8 +92,13 @@ async def test_a_websocket_passes_and_is_counted(server: Server) -> None:
     await until(server, lambda now: now["sockets"] == 0)
 
 
-async def test_refusals_and_health_checks_under_load(server: Server) -> None:
-    answers = await asyncio.gather(*(ask(server.port, "/api/sleep/1") for _ in range(12)))
-    assert sorted({answer.status for answer in answers}) == [200, 503]
-    assert {answer.json["reason"] for answer in answers if answer.status == 503} == {"queue_full"}
-    assert (await ask(server.port, "/health")).body == b"ok"
+async def test_refusals_and_health_checks_while_all_slots_are_taken(server: Server) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            wire = await stack.enter_async_context(connected(server.port))
+            await wire.send("/api/sleep/30")
+        await until(server, lambda now: now["slots"] == 4)
+        refused = await ask(server.port, "/api/sleep/0")
+        assert (refused.status, refused.json["reason"]) == (503, "queue_full")
+        assert (await ask(server.port, "/health")).body == b"ok"
+    await until(server, lambda now: now["slots"] == 0)

@@ -30,7 +30,7 @@ class ErrorPages:
     def __call__(self, refused: RefusedRequest) -> RefusalPage | None:
         """Return the page of a refusal; None if the application has no handler for it."""
         kind = default_exceptions.get(refused.status)
-        if kind is None or not self._app.error_handler_spec:
+        if kind is None:
             return None
         error: Any = kind(description=refused.title)
         error.refused = refused  # for handlers that tell refusals from errors of their own

@@ -32,7 +32,7 @@ class ErrorPages:
         """Return the page of a refusal; None if the application has no handler for it."""
         app = self._app
         kind = default_exceptions.get(refused.status)
-        if kind is None or not app.error_handler_spec:
+        if kind is None:
             return None
         error: Any = kind(description=refused.title)
         error.refused = refused  # for handlers that tell refusals from errors of their own
