@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterable
@@ -128,6 +129,8 @@ def test_the_wheel_works_where_nothing_else_is_installed(bare_environment: Path)
     assert Path(where).is_relative_to(bare_environment)
     assert same_version == "True"
     assert sources == "django flask litestar quart starlette"
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    assert sources.split() == sorted(declared["resilient_mw.routes"])
 
 
 def test_the_command_explains_itself_where_nothing_else_is_installed(bare_environment: Path) -> None:
