@@ -45,7 +45,7 @@ class Treatments:
         self._index: PathIndex[IdempotencyRoute] = PathIndex()
         for route in policy.routes:
             self._index.add(route.path.removesuffix("/*"), route, below=route.path.endswith("/*"))
-        self._known: dict[IdempotencyRule, Treatment | None] = {}
+        self._known: dict[IdempotencyRule, Treatment] = {}
 
     def of(self, method: str, path: str, mark: IdempotencyRule | None = None) -> Treatment | None:
         """Return how a request is treated; None: keys are not looked at.
@@ -67,10 +67,15 @@ class Treatments:
             if method not in self._policy.methods:
                 return None
             rule = IdempotencyRule(use=self._policy.use).over(rule)
+        if rule.use == "off":
+            return None
         # Rules come from decorators and from the policy, so there are few.
-        if rule not in self._known:
-            self._known[rule] = None if rule.use == "off" else self._filled(rule)
-        return self._known[rule]
+        try:
+            if rule not in self._known:
+                self._known[rule] = self._filled(rule)
+            return self._known[rule]
+        except TypeError:  # a status function that cannot be hashed
+            return self._filled(rule)
 
     def _filled(self, rule: IdempotencyRule) -> Treatment:
         policy = self._policy

@@ -167,6 +167,19 @@ class TestTreatment:
             if name != "use":
                 assert getattr(treatment, name) == getattr(rule, name), name
 
+    def test_a_status_function_that_cannot_be_hashed(self) -> None:
+        class Status:
+            __hash__ = None  # type: ignore[assignment]
+
+            def __call__(self, _: Any) -> Any: ...
+
+        status = Status()
+        treatment = Treatments(policy(on_unknown=status)).of("POST", "/")
+        marked = Treatments(policy()).of("POST", "/", IdempotencyRule(use="required", on_unknown=status))
+        assert treatment is not None
+        assert marked is not None
+        assert treatment.on_unknown is marked.on_unknown is status
+
 
 class TestMark:
     def test_the_order_of_decorators_does_not_matter(self) -> None:
