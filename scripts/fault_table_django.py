@@ -54,7 +54,7 @@ FAULTS = (
     Fault("django_stream_without_its_context", f"{FOLDER}/middleware.py", "            response.streaming_content = body  # has it closed with the response\n", "            Closing(response, body.close)\n", (
         f"{HERE}a_streamed_response_knows_its_request_and_ends_with_its_close",
     )),
-    Fault("django_response_known_to_its_run", f"{FOLDER}/passing.py", "response, self.response, self.request = self.response, None, None", "response = self.response", (
+    Fault("django_response_known_to_its_run", f"{FOLDER}/passing.py", "response, self.response = self.response, None", "response = self.response", (
         f"{HERE}a_response_that_nobody_closes_gives_its_slot_back_when_it_is_gone",
     )),
     Fault("django_forgotten_response", f"{FOLDER}/passing.py", "    Closing(response, let_go, let_go)\n", "    Closing(response, let_go)\n", (

@@ -38,11 +38,7 @@ class Passage:
 
     def answer(self) -> Any:
         """Return the response for Django: the project's, with what the shell has added to it, or the shell's own."""
-        response, self.response, self.request = (
-            self.response,
-            None,
-            None,
-        )  # the shell knows this one to the end
+        response, self.response = self.response, None  # the shell knows this object to the end of the request
         if self.passed:
             for name, value in self.headers:
                 if response.get(name) != value:
