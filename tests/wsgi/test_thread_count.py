@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -20,11 +20,10 @@ from tests.wsgi.servers import serve
 
 
 @pytest.fixture(autouse=True)
-def nothing_told() -> Iterator[None]:
-    before = list(threads._told)
-    threads._told.clear()
-    yield
-    threads._told[:] = before
+def process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was told yet, and there are no applications of other tests to be judged."""
+    monkeypatch.setattr(threads, "_told", [])
+    monkeypatch.setattr(threads, "_unjudged", WeakSet())
 
 
 def test_too_few_threads_are_complained_of_once_and_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
