@@ -4,6 +4,7 @@ ResilienceError
 ├── DeadlineExceeded (also a TimeoutError)   the time for this work is over
 ├── BodyTooLarge (also an OSError)           the request body is larger than the route takes
 ├── RequestCancelled                         the work was given up for another cause
+├── JobRefused                               a job was not promised: its queue is full, or drains
 └── UnsupportedEventLoop                     started on an event loop other than asyncio's
 ResilienceWarning (a UserWarning)            something that was configured has no effect
 """
@@ -81,6 +82,26 @@ class RequestCancelled(ResilienceError):
     def __init__(self, reason: CancelReason) -> None:
         super().__init__(f"the request was cancelled: {reason.value}")
         self.reason = reason
+
+
+class JobRefused(ResilienceError):
+    """Raised when a job is not promised. Nothing of it has been done, and nothing will be.
+
+    Attributes:
+        reason: `Reason.QUEUE_FULL`, `QUEUE_TIMEOUT`, `EXPIRED_ON_ARRIVAL`, `EXPIRED_IN_QUEUE` or `DRAINING`.
+        jobs: the name of the queue.
+        priority: the class of the job.
+        retry_after: whole seconds after which there may be a place; None: that is not known.
+    """
+
+    def __init__(
+        self, message: str, reason: Reason, jobs: str, priority: str, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.jobs = jobs
+        self.priority = priority
+        self.retry_after = retry_after
 
 
 class UnsupportedEventLoop(ResilienceError):

@@ -7,6 +7,7 @@ from typing import Literal, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
+from resilient_mw.core.jobs_snapshot import JobsSnapshot
 from resilient_mw.core.snapshot import AppSnapshot
 
 
@@ -30,6 +31,14 @@ class DependencySource(Protocol):
     """Something that can tell the figures of a dependency at any time, from any thread."""
 
     def snapshot(self) -> DependencySnapshot:
+        """Return the figures of this instant."""
+        ...
+
+
+class JobsSource(Protocol):
+    """A queue of jobs that can tell its figures at any time, from any thread."""
+
+    def snapshot(self) -> JobsSnapshot:
         """Return the figures of this instant."""
         ...
 
@@ -87,6 +96,7 @@ SourceT = TypeVar("SourceT")
 _sources: WeakSet[SnapshotSource] = WeakSet()
 _dependencies: WeakSet[DependencySource] = WeakSet()
 _pools: WeakSet[PoolSource] = WeakSet()
+_jobs: WeakSet[JobsSource] = WeakSet()
 _makers: list[MakeFunctionCalls] = []
 _clocks: list[Clock] = []
 
@@ -126,6 +136,16 @@ def register_pool(source: PoolSource) -> None:
 def pool_sources() -> list[PoolSource]:
     """Return every live pool, in no particular order."""
     return _alive(_pools)
+
+
+def register_jobs(source: JobsSource) -> None:
+    """Make a queue of jobs visible to exporters for as long as it is alive."""
+    _jobs.add(source)
+
+
+def jobs_snapshots() -> Iterable[JobsSnapshot]:
+    """Return the figures of every live queue of jobs, in a stable order."""
+    return sorted((source.snapshot() for source in _alive(_jobs)), key=lambda snapshot: snapshot.jobs)
 
 
 def use_function_calls(maker: MakeFunctionCalls) -> None:
