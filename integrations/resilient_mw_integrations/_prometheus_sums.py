@@ -8,6 +8,7 @@ from resilient_mw.admission.overload_policy import OverloadState
 from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.core.call_snapshot import HedgeSnapshot
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
+from resilient_mw.core.jobs_snapshot import JobsSnapshot
 from resilient_mw.core.snapshot import (
     AppSnapshot,
     Histogram,
@@ -95,6 +96,39 @@ class Sums:
             self._sum("breaker_would_refuse", to, snapshot.circuit.would_refuse)
         self._times["attempt_seconds"].setdefault(to, Histogram()).merge(snapshot.seconds)
         self._times["budget_left_seconds"].setdefault(to, Histogram()).merge(snapshot.budgets)
+
+    def add_jobs(self, snapshot: JobsSnapshot) -> None:
+        """Add the figures of one queue of jobs."""
+        jobs = (snapshot.jobs,)
+        for name, value in (
+            ("running", snapshot.running),
+            ("workers", snapshot.workers),
+            ("overdue", snapshot.overdue),
+            ("redelivered", snapshot.redelivered),
+            ("lost_leases", snapshot.lost),
+            ("store_errors", snapshot.unreachable),
+        ):
+            self._sum(f"jobs_{name}", jobs, value)
+        self._worst("jobs_oldest_seconds", jobs, snapshot.oldest)
+        for each in snapshot.classes:
+            labels = (*jobs, each.priority)
+            self._sum("jobs_queue_length", labels, each.queued)
+            self._sum("jobs_waiting", labels, each.waiting)
+            self._sum("jobs_promised", labels, each.promised)
+            self._sum("jobs_deferred", labels, each.deferred)
+            for reason, count in each.refused.items():
+                self._sum("jobs_refused", (*labels, reason), count)
+            for outcome, count in each.ended.items():
+                self._sum("jobs_ended", (*labels, outcome), count)
+        store = snapshot.store
+        if store is not None:  # two queues may ask the same one
+            self._worst("jobs_stored_oldest_seconds", jobs, store.oldest)
+            for state, count in (
+                ("waiting", sum(store.waiting.values())),
+                ("leased", store.leased),
+                ("dead", store.dead),
+            ):
+                self._worst("jobs_stored", (*jobs, state), count)
 
     def _add_hedges(self, to: tuple[str], hedges: HedgeSnapshot) -> None:
         self._sum("hedges", to, hedges.made)

@@ -58,6 +58,8 @@ CLASS = ("app", "priority")
 ROUTE = ("app", "route", "priority")
 TO = ("dependency",)
 GROUP = ("dependency", "group")
+JOBS = ("jobs",)
+JOB_CLASS = ("jobs", "priority")
 FAMILIES = (
     Family("requests_arrived", CounterMetricFamily, ROUTE, "Requests that reached the admission decision."),
     Family("requests_admitted", CounterMetricFamily, ROUTE, "Requests that were let in."),
@@ -123,6 +125,21 @@ FAMILIES = (
     Family("keyed_shared", CounterMetricFamily, TO, "Calls whose key found no place for a state of its own."),
     Family("attempt_seconds", HistogramMetricFamily, TO, "How long attempts took that say how long one usually takes."),
     Family("budget_left_seconds", HistogramMetricFamily, TO, "What the caller had left when an attempt began."),
+    Family("jobs_queue_length", GaugeMetricFamily, JOB_CLASS, "Jobs that are promised and have not begun."),
+    Family("jobs_waiting", GaugeMetricFamily, JOB_CLASS, "Callers who wait for a place in a queue of jobs."),
+    Family("jobs_promised", CounterMetricFamily, JOB_CLASS, "Jobs that were promised in memory."),
+    Family("jobs_deferred", CounterMetricFamily, JOB_CLASS, "Jobs that were put into the durable store."),
+    Family("jobs_refused", CounterMetricFamily, (*JOB_CLASS, "reason"), "Jobs that were not promised, by reason."),
+    Family("jobs_ended", CounterMetricFamily, (*JOB_CLASS, "outcome"), "Jobs that have ended, by outcome."),
+    Family("jobs_running", GaugeMetricFamily, JOBS, "Jobs at work."),
+    Family("jobs_workers", GaugeMetricFamily, JOBS, "Most jobs at work."),
+    Family("jobs_overdue", GaugeMetricFamily, JOBS, "Jobs at work whose lease is over."),
+    Family("jobs_oldest_seconds", GaugeMetricFamily, JOBS, "How long the oldest job in the queue has waited."),
+    Family("jobs_redelivered", CounterMetricFamily, JOBS, "Durable jobs that were delivered once more."),
+    Family("jobs_lost_leases", CounterMetricFamily, JOBS, "Durable jobs that ended after their claim had."),
+    Family("jobs_store_errors", CounterMetricFamily, JOBS, "Questions that the store of durable jobs did not answer."),
+    Family("jobs_stored", GaugeMetricFamily, (*JOBS, "state"), "Jobs in the durable store, as it was last asked."),
+    Family("jobs_stored_oldest_seconds", GaugeMetricFamily, JOBS, "How long the oldest of them has waited."),
 )  # fmt: skip
 
 
@@ -143,6 +160,8 @@ class ResilienceCollector(Collector):
             figures.add(snapshot)
         for dependency in ports.dependency_snapshots():
             figures.add_dependency(dependency)
+        for jobs in ports.jobs_snapshots():
+            figures.add_jobs(jobs)
         return figures.metrics()
 
 

@@ -8,13 +8,11 @@ that are returned after it has let go.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from enum import Enum
+from collections.abc import Iterator
 from math import ceil, inf
-from typing import Any
 
+from resilient_mw.admission.job import Job, JobState
 from resilient_mw.admission.jobs_policy import JobsPolicy
-from resilient_mw.core.job_store import ClaimedJob
 from resilient_mw.core.jobs_snapshot import JobClassSnapshot
 from resilient_mw.core.priority import PriorityClass
 from resilient_mw.core.rejection import Reason
@@ -24,82 +22,6 @@ LONGEST_RETRY_AFTER = 60
 EXPIRED = "expired"
 LEFT = "left"
 ABANDONED = "shutdown"
-
-
-class JobState(Enum):
-    """Where a job stands."""
-
-    NEW = "new"
-    WAITING = "waiting"
-    QUEUED = "queued"
-    RUNNING = "running"
-    ENDED = "ended"
-    REFUSED = "refused"
-
-
-class Job:
-    """One job.
-
-    Attributes:
-        id: its own name.
-        key: its idempotency key, the same at every delivery.
-        task: the name under which what it does is known; None: it cannot be written down.
-        work, args: what it does, and what with.
-        priority: the name of its class.
-        expires_at: the instant after which it is worthless.
-        context: what it runs in; for the owner.
-        state: where it stands.
-        reason: why it was refused.
-        outcome: how it ended.
-        put_at: when it came.
-        give_up_at: when it stops waiting for a place.
-        deadline_at: of the caller who waits.
-        lease_until: when its time at work is over.
-        wake: called once when the wait for a place is over.
-        claim: of a durable job at work.
-        deferred: whether it has been put into the durable store.
-    """
-
-    __slots__ = (
-        "args", "claim", "context", "deadline_at", "deferred", "expires_at", "give_up_at", "id", "key", "lease_until",
-        "outcome", "priority", "put_at", "reason", "state", "task", "wake", "work",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        job_id: str,
-        key: str,
-        work: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        *,
-        priority: str = "normal",
-        task: str | None = None,
-        expires_at: float = inf,
-        context: Any = None,
-    ) -> None:
-        self.id = job_id
-        self.key = key
-        self.task = task
-        self.work = work
-        self.args = args
-        self.priority = priority
-        self.expires_at = expires_at
-        self.context = context
-        self.state = JobState.NEW
-        self.reason: Reason | None = None
-        self.outcome: str | None = None
-        self.put_at = 0.0
-        self.give_up_at = inf
-        self.deadline_at = inf
-        self.lease_until = inf
-        self.wake: Callable[[], None] | None = None
-        self.claim: ClaimedJob | None = None
-        self.deferred = False
-
-    @property
-    def attempt(self) -> int:
-        """The number of this delivery, from 1."""
-        return 1 if self.claim is None else self.claim.attempt
 
 
 Settled = tuple[Job, ...]
@@ -114,6 +36,7 @@ class _Class:
         self.room = room
         self.most = places if priority.queue_length is None else priority.queue_length
         self.queue: deque[Job] = deque()
+        self.held: dict[Job, None] = {}
         self.waiters: dict[Job, None] = {}
         self.turn = 0.0
         self.promised = 0
@@ -157,14 +80,15 @@ class JobQueue:
         """How many more jobs may be at work."""
         return self.policy.workers - len(self.running)
 
-    def put(self, now: float, job: Job, wait: float, deadline_at: float = inf) -> None:
-        """Decide about a job: afterwards its state is QUEUED, WAITING or REFUSED.
+    def put(self, now: float, job: Job, wait: float, deadline_at: float = inf, *, hold: bool = False) -> None:
+        """Decide about a job: afterwards its state is QUEUED, HELD, WAITING or REFUSED.
 
         Args:
             now: this instant.
             job: a new one.
             wait: seconds that its caller waits for a place at most.
             deadline_at: the instant after which the caller's own answer is worthless.
+            hold: whether it is not to begin before `let_go`. Then nobody waits.
 
         Raises:
             KeyError: there is no such class.
@@ -178,12 +102,22 @@ class JobQueue:
         elif self.draining:
             self._refuse(job, Reason.DRAINING)
         elif not mine.waiters and self._room(mine):
-            self._promise(now, job)
-        elif job.give_up_at > now and self.waiting < self.policy.waiters:
+            if hold:
+                job.state = JobState.HELD
+                mine.held[job] = None
+            else:
+                self._promise(now, job)
+        elif not hold and job.give_up_at > now and self.waiting < self.policy.waiters:
             job.state = JobState.WAITING
             mine.waiters[job] = None
         else:
             self._refuse(job, Reason.QUEUE_FULL)
+
+    def let_go(self, now: float, job: Job) -> None:
+        """Have a job that was held begin when its turn comes."""
+        mine = self._classes[job.priority]
+        if mine.held.pop(job, job) is None:
+            self._promise(now, job)
 
     def take(self, now: float) -> tuple[Job | None, Settled]:
         """Take the next job, for somebody who holds a slot for it; and those who have got its place."""
@@ -246,6 +180,8 @@ class JobQueue:
         if job.state is JobState.QUEUED:
             mine.queue.remove(job)
             mine.promised -= 1
+        elif job.state is JobState.HELD:
+            del mine.held[job]
         elif job.state is not JobState.WAITING:
             return ()
         job.state = JobState.ENDED
@@ -257,9 +193,10 @@ class JobQueue:
 
     def clear(self) -> list[Job]:
         """Take everything out that has not begun, to be handed back."""
-        found = [job for mine in self._classes.values() for job in mine.queue]
+        found = [job for mine in self._classes.values() for job in (*mine.queue, *mine.held)]
         for mine in self._classes.values():
             mine.queue.clear()
+            mine.held.clear()
         for job in found:
             self._end(job, LEFT)
         return found
@@ -319,7 +256,8 @@ class JobQueue:
             )
 
     def _room(self, mine: _Class) -> bool:
-        return len(mine.queue) < mine.most and self.queued < mine.room
+        held = sum(len(each.held) for each in self._classes.values())
+        return len(mine.queue) + len(mine.held) < mine.most and self.queued + held < mine.room
 
     def _promise(self, now: float, job: Job) -> None:
         mine = self._classes[job.priority]

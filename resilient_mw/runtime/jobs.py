@@ -18,7 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from resilient_mw.admission.jobs import Job, JobState
+from resilient_mw.admission.job import Job, JobState
 from resilient_mw.runtime.jobs_consumers import Consumers
 from resilient_mw.runtime.thread_work import call_in_loop
 
@@ -87,23 +87,42 @@ class BoundedJobs(Consumers):
         key: str | None = None,
         expires: float | None = None,
         carry_budget: bool = False,
+        hold: bool = False,
     ) -> Job:
         """Have a job done if there is a place for it now; from any thread, once the queue has been started.
+
+        Args:
+            work, args, priority, key, expires, carry_budget: as of `put`.
+            hold: whether the job has its place and is not begun before `let_go(job)` (or `withdraw(job)`).
 
         Raises:
             JobRefused: it is not promised.
             RuntimeError: the queue has no event loop yet.
             ValueError: something of it is not allowed.
         """
-        if self._loop is None:
+        if self._loop is None or self._loop.is_closed():
             self._bind()
         job = self._made(work, args, priority, key, expires, carry_budget)
-        self._put(job, 0.0)
+        self._put(job, 0.0, hold=hold)
         if job.state is JobState.REFUSED:
             raise self._refused(job)
+        self._pump_soon()
+        return job
+
+    def let_go(self, job: Job) -> None:
+        """Have a job that was held begin when its turn comes; from any thread."""
+        with self._lock:
+            self._queue.let_go(self.clock.now(), job)
+        self._pump_soon()
+
+    def withdraw(self, job: Job) -> None:
+        """Give the place of a job back that has not begun; harmless if it has. From any thread, also a finalizer's."""
+        if self._loop is not None:
+            call_in_loop(self._loop, self._leave, job)
+
+    def _pump_soon(self) -> None:
         if self._loop is not None:
             call_in_loop(self._loop, self._pump)
-        return job
 
     async def put_durable(
         self,

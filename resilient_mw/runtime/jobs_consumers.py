@@ -10,7 +10,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
-from resilient_mw.admission.jobs import EXPIRED, Job, JobState
+from resilient_mw.admission.job import Job, JobState
+from resilient_mw.admission.jobs import EXPIRED
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.job_context import RUNNING_JOB, JobRecord, RunningJob
@@ -194,6 +195,7 @@ class Consumers(DurableJobs):
     async def _settled(self, seconds: float) -> None:
         """Wait until nothing is promised or at work, so many seconds at most."""
         until = self.clock.now() + seconds
+        self._pump()
         while self._tasks and (left := until - self.clock.now()) > 0:
             await asyncio.wait(self._tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from math import inf
 
-from resilient_mw.admission.jobs import Job, JobState
+from resilient_mw.admission.job import Job, JobState
 from resilient_mw.core.job_store import ClaimedJob, JobStore, NewJob
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.clocks import wall_clock

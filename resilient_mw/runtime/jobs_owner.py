@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.entry import RouteEntry
-from resilient_mw.admission.jobs import Job, JobQueue, JobState, Settled
+from resilient_mw.admission.job import Job, JobState
+from resilient_mw.admission.jobs import JobQueue, Settled
 from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.calls.key import new_key
 from resilient_mw.core import ports
@@ -166,13 +167,15 @@ class JobsOwner:
     def _wait(self, wait: float | None) -> float:
         return self.policy.max_wait if wait is None else require_number("wait", wait)
 
-    def _put(self, job: Job, wait: float, wake: Callable[[], None] | None = None) -> None:
+    def _put(
+        self, job: Job, wait: float, wake: Callable[[], None] | None = None, *, hold: bool = False
+    ) -> None:
         context = current()
         now = self.clock.now()
         # What is left, and not the instant: the caller's context may be on another clock.
         deadline_at = now + (0.0 if context.cancelled else context.remaining())
         with self._lock:
-            self._queue.put(now, job, wait, deadline_at)
+            self._queue.put(now, job, wait, deadline_at, hold=hold)
             if job.state is JobState.WAITING:
                 job.wake = wake
 

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakMethod
 
-from resilient_mw.admission.jobs import EXPIRED, Job, JobState
+from resilient_mw.admission.job import Job, JobState
+from resilient_mw.admission.jobs import EXPIRED
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.runtime.job_context import RUNNING_JOB, RunningJob, ThreadJob

@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from resilient_mw.admission.jobs import Job, JobQueue, JobState
+from resilient_mw.admission.job import Job, JobState
+from resilient_mw.admission.jobs import JobQueue
 from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.core.priority import CRITICAL, NORMAL, PriorityClass
 from resilient_mw.core.rejection import Reason
@@ -65,7 +66,7 @@ def test_whoever_waits_gets_the_place_of_a_job_that_is_taken() -> None:
     jobs = queue(places=1)
     first = put(jobs)
     second = put(jobs, wait=1.0)
-    assert second.state is JobState.WAITING
+    assert second.reason is None
     assert jobs.next_wakeup() == 1.0
     assert jobs.take(0.5) == (first, (second,))
     assert second.state is JobState.QUEUED
@@ -181,6 +182,32 @@ def test_a_caller_who_is_interrupted_has_not_been_promised_anything() -> None:
     assert jobs.leave(0.0, second) == ()
     assert jobs.leave(0.0, first) == (third,)
     assert (third.state, jobs.queued, jobs.waiting) == (JobState.QUEUED, 1, 0)
+
+
+def test_a_job_that_is_held_has_its_place_and_is_not_taken() -> None:
+    jobs = queue(places=1)
+    held = job()
+    jobs.put(0.0, held, 0.0, hold=True)
+    assert put(jobs).reason is Reason.QUEUE_FULL
+    assert jobs.take(0.0) == (None, ())
+    jobs.let_go(1.0, held)
+    jobs.let_go(1.0, held)
+    assert jobs.take(1.0) == (held, ())
+    assert jobs.queued == 0
+
+
+def test_a_held_job_that_is_withdrawn_leaves_its_place_and_at_the_end_it_is_handed_back() -> None:
+    jobs = queue(places=1)
+    held, again = job(), job()
+    jobs.put(0.0, held, 0.0, hold=True)
+    waits = put(jobs, wait=1.0)
+    assert jobs.leave(0.0, held) == (waits,)
+    jobs.let_go(0.0, held)
+    assert jobs.take(0.0) == (waits, ())
+    jobs.put(0.0, again, 9.0, hold=True)
+    assert jobs.clear() == [again]
+    jobs.let_go(0.0, again)
+    assert jobs.queued == 0
 
 
 def test_retry_after_follows_the_backlog() -> None:

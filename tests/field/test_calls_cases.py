@@ -545,6 +545,12 @@ WALL_CLOCK = {
     ("resilient_mw/transport/exchange.py", "wall_clock"),  # a Retry-After date in an answer without a Date
     ("resilient_mw/runtime/dependency_owner.py", "wall_clock"),  # the first half of an idempotency key
     ("integrations/resilient_mw_integrations/opentelemetry.py", "wall_clock"),  # the end of a span
+    ("resilient_mw/runtime/jobs_owner.py", "wall_clock"),  # the first half of an idempotency key
+    ("resilient_mw/runtime/jobs_durable.py", "wall_clock"),  # leases, which other processes read
+    (
+        "integrations/resilient_mw_integrations/celery.py",
+        "wall_clock",
+    ),  # when a task expires, as in its message
     ("resilient_mw/lab/command.py", "datetime.datetime.now"),  # the date on a report
 }
 

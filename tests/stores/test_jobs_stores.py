@@ -212,16 +212,34 @@ def test_who_is_killed_with_a_job_leaves_it_to_the_next(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_forked_child_has_a_connection_of_its_own(tmp_path: Path) -> None:
-    store = SQLiteJobStore(tmp_path / "jobs.db")
-    store.add(new("a"), 0.0, None)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if claim(store, 0.0) is not None else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert claim(store, 0.0) is None
-    assert store.counts(0.0).leased == 1
-    store.close()
+FORKED = """
+import os, sys
+from resilient_mw.core.job_store import NewJob
+from resilient_mw.stores.jobs_sqlite import SQLiteJobStore
+store = SQLiteJobStore(sys.argv[1])
+store.add(NewJob(id="a", task="mail", payload="[]", key="a", priority="normal"), 0.0, None)
+store._lock.acquire()  # as another thread of the parent may
+child = os.fork()
+if child == 0:
+    os._exit(0 if store.claim(0.0, 10.0, ("mail",), 3) is not None else 1)
+assert os.waitpid(child, 0)[1] == 0
+store._lock.release()
+assert store.claim(0.0, 10.0, ("mail",), 3) is None
+assert store.counts(0.0).leased == 1
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_b94_a_forked_child_has_a_connection_and_a_lock_of_its_own(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path / "jobs.db")],
+        cwd=ROOT,
+        check=False,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_was_given_up_can_be_delivered_again_by_hand(tmp_path: Path) -> None:
