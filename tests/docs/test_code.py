@@ -14,6 +14,7 @@ from tests.docs.pages import ROOT
 SUBJECTS = (
     *("calls", "clients", "retries", "breaker", "bulkhead", "throttle", "timeouts", "groups"),
     *("guarding", "fallbacks", "propagation", "metrics"),
+    *("jobs", "celery"),
 )
 BLOCK = re.compile(r"(?:^    .*\n(?:\n(?=    ))?)+", re.MULTILINE)
 NO_PYTHON = re.compile(r"^(?:pip|python|min|max)\b|[┌│]", re.MULTILINE)

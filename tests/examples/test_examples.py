@@ -69,7 +69,12 @@ async def test_an_example_serves_refuses_and_ends_on_time(service: int) -> None:
 
 
 def test_every_example_is_run() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["chain.py", *SERVICES, "six_calls.py"]
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == [
+        "chain.py",
+        "jobs.py",
+        *SERVICES,
+        "six_calls.py",
+    ]
 
 
 def test_the_django_example_is_a_project_with_commands() -> None:

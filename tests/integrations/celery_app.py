@@ -20,7 +20,7 @@ NOTES = Path(os.environ.get("CELERY_TEST_NOTES", os.devnull))
 
 app = Celery("tests.integrations.celery_app", broker=URL, backend=os.environ.get("CELERY_TEST_BACKEND"))
 app.conf.update(
-    broker_transport_options={"visibility_timeout": 1},
+    broker_transport_options={"visibility_timeout": int(os.environ.get("CELERY_TEST_VISIBILITY", "300"))},
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
     worker_enable_remote_control=False,
