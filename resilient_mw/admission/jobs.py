@@ -101,7 +101,7 @@ class JobQueue:
             self._refuse(job, Reason.EXPIRED_ON_ARRIVAL)
         elif self.draining:
             self._refuse(job, Reason.DRAINING)
-        elif not mine.waiters and self._room(mine):
+        elif self._room(mine):  # then nobody waits: a place that comes free is given away at once
             if hold:
                 job.state = JobState.HELD
                 mine.held[job] = None

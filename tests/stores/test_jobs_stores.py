@@ -184,6 +184,29 @@ def test_processes_never_share_a_job(tmp_path: Path) -> None:
     assert len(found) == len(set(found)) == 24
 
 
+def test_two_stores_of_one_file_add_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    stores = [SQLiteJobStore(path, busy_timeout=30.0) for _ in range(3)]
+    errors: list[BaseException] = []
+
+    def add(number: int) -> None:
+        try:
+            for each in range(20):
+                stores[number].add(new(f"job-{number}-{each}"), 0.0, 1000)
+        except sqlite3.Error as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert stores[0].counts(0.0).waiting == {"normal": 60}
+    for store in stores:
+        store.close()
+
+
 CLAIM_AND_DIE = """
 import os, signal, sys
 from resilient_mw.stores.jobs_sqlite import SQLiteJobStore
