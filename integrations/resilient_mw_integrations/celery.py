@@ -216,7 +216,9 @@ def _begins(task_id: str = "", task: Any = None, **_: Any) -> None:
     owner = None
     if late or getattr(task, "autoretry_for", None) or getattr(task, "retries_itself", False):
         owner = RetryOwner(NOT_OF_AN_OWNER.sub("_", f"celery:{task.name}")[:64], attempt)
-    context = ThreadJob(deadline_at, MONOTONIC, owner)
+    # A task that is done at once, without a worker, is part of the request that calls it.
+    outer = current() if request.is_eager else None
+    context = ThreadJob(deadline_at, MONOTONIC, owner, outer=outer)
     key = request.get(KEY)
     job = RunningJob(
         id=task_id, key=key if isinstance(key, str) else task_id, task=task.name, attempt=attempt

@@ -191,6 +191,10 @@ class JobQueue:
         """Promise nothing any more. It changes a flag and no more; `tick` tells those who wait."""
         self.draining = True
 
+    def resume(self) -> None:
+        """Promise again: the queue is used once more."""
+        self.draining = False
+
     def clear(self) -> list[Job]:
         """Take everything out that has not begun, to be handed back."""
         found = [job for mine in self._classes.values() for job in (*mine.queue, *mine.held)]

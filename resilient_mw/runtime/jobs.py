@@ -177,7 +177,11 @@ class BoundedJobs(Consumers):
         return job
 
     async def start(self) -> None:
-        """Begin to work in this event loop; the first job does it, too."""
+        """Begin to work in this event loop; the first job does it, too. A queue that was closed is opened again."""
+        if self._closed:
+            self._queue.resume()
+            self._closed = False
+            self._look()
         self._bind()
 
     async def close(self) -> list[Job]:

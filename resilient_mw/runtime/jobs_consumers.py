@@ -71,7 +71,7 @@ class Consumers(DurableJobs):
 
     def _look(self) -> None:
         """Look at what other processes have put into the store, now and again and again."""
-        if self.store is None or self._loop is None or self._closed or self._queue.draining:
+        if self.store is None or self._loop is None or self._loop.is_closed() or self._queue.draining:
             return
         self._poll = self._loop.call_later(self.policy.poll, self._look, context=Context())
         self._look_at_store()

@@ -238,6 +238,19 @@ def test_the_context_is_that_of_the_task_and_is_gone_afterwards(app: Celery) -> 
     assert ended(app) == {"completed": 2}
 
 
+def test_a_task_that_is_done_at_once_keeps_the_deadline_of_its_caller(app: Celery) -> None:
+    left: list[float] = []
+
+    @app.task
+    def work() -> None:
+        left.append(current().remaining())
+
+    with budget(60.0):
+        work.apply()
+        work()
+    assert [0.0 < each <= 60.0 for each in left] == [True, True]
+
+
 def test_a_task_that_raises_whatever_leaves_no_context(app: Celery) -> None:
     @app.task
     def fails() -> None:

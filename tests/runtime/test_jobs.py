@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -605,6 +606,24 @@ def test_a_queue_may_be_used_again_in_a_new_loop() -> None:
     asyncio.run(once(1))
     asyncio.run(once(2))
     assert done == [1, 2]
+
+
+def test_a_queue_that_was_closed_may_be_opened_again() -> None:
+    store = MemoryJobStore()
+    jobs = BoundedJobs(JobsPolicy(poll=0.02), store=store)
+    done: list[int] = []
+    jobs.task("note")(done.append)
+
+    async def once(number: int) -> None:
+        for each in (number, number + 1):
+            async with jobs:
+                await jobs.put("note", each)
+                await jobs.put_durable("note", -each)
+                await until(partial(set.issubset, {each, -each}, done))
+
+    asyncio.run(once(1))
+    asyncio.run(once(3))
+    assert sorted(done) == [-4, -3, -2, -1, 1, 2, 3, 4]
 
 
 async def test_a_queue_is_visible_to_exporters_while_it_lives() -> None:
