@@ -42,9 +42,6 @@ FAULTS = (
     Fault("django_two_policies", f"{FOLDER}/options.py", "    if made is not None and made[0] is given:\n        return made[1]\n", "    if made is not None:\n        return made[1]\n", (
         f"{HERE}the_setting_is_one_policy_for_as_long_as_it_is_the_same",
     )),
-    Fault("django_guards_twice", f"{FOLDER}/middleware.py", "return not has_ended(around) and guarded_by(around, self._guard)", "return False", (
-        f"{HERE}both_at_once_guard_once", "tests/servers/test_django.py",
-    )),
     Fault("django_slot_back_before_the_body", f"{FOLDER}/middleware.py", "            Closing(response, body.close)\n", "            body.close()\n", (
         f"{HERE}the_slot_is_held_until_the_response_is_closed",
     )),

@@ -8,6 +8,8 @@ from tests.django_project.shop import views
 urlpatterns = [
     path("health", views.health),
     path("state", views.state),
+    path("hold", views.hold),
+    path("gate", views.gates),
     path("sleep", views.sleep),
     marked(path("vital/<int:pk>/", lambda request, pk: views.sleep(request)), priority="critical"),
     path("check", views.check),

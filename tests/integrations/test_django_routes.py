@@ -130,20 +130,24 @@ def test_what_django_answers_without_a_view_is_no_route(urlconf: Urlconf, where:
 
 
 def test_the_views_are_those_of_django_for_many_paths(urlconf: Urlconf) -> None:
-    views = [view() for _ in range(7)]
-    marks = [priority(f"class{number}") for number in range(7)]
-    a, b, c, d, e, f, g = (mark(each) for mark, each in zip(marks, views, strict=True))
+    views = [view() for _ in range(8)]
+    marks = [priority(f"class{number}") for number in range(8)]
+    a, b, c, d, e, f, g, h = (mark(each) for mark, each in zip(marks, views, strict=True))
     routes = urlconf(
         path("a", a),
         path("a", include([path("b/", b), path("<str:x>/c", c)])),
         re_path(r"^a?b", include([re_path(r"c$", d)])),
         re_path(r"d/+e", e),
+        re_path(r"^h/?i$", h),
         path("<path:any>/end/", f),
         path("<str:one>", g),
     )
     parts = [
         "a",
         "b",
+        "hi",
+        "h/i",
+        "h//i",
         "ab",
         "ab/",
         "ax/c",

@@ -15,9 +15,10 @@ from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
 from resilient_mw import current, exempt
 from resilient_mw_integrations.django import policy
 from tests.django_project.shop.models import Item, create_table
-from tests.wsgi.helpers import late, outcomes, queued, refused, slots_taken
+from tests.wsgi.helpers import late, outcomes, queued, refused
 
 noted: dict[str, int] = {}
+gate = threading.Event()
 
 
 def note(what: str) -> None:
@@ -37,7 +38,7 @@ def state(request: Any) -> Any:
     mine = policy()
     return JsonResponse(
         {
-            "slots": slots_taken(mine),
+            "slots": sum(each.slots for each in mine.snapshot().classes if each.priority != "exempt"),
             "queued": queued(mine),
             "outcomes": outcomes(mine, "exempt"),
             "refused": refused(mine),
@@ -46,6 +47,22 @@ def state(request: Any) -> Any:
             "noted": noted,
         }
     )
+
+
+def hold(request: Any) -> Any:
+    """Answer when the gate is open."""
+    gate.wait(15)
+    return HttpResponse("held")
+
+
+@exempt
+def gates(request: Any) -> Any:
+    """Open the gate, or shut it."""
+    if "shut" in request.GET:
+        gate.clear()
+    else:
+        gate.set()
+    return HttpResponse("")
 
 
 def sleep(request: Any) -> Any:
