@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from resilient_mw.core.ports import snapshots
 from tests.docs.pages import ROOT, code_blocks
-from tests.integrations.conftest import entry_points, own_marks
+from tests.integrations.conftest import entry_points, own_marks, patient_pages
 
-__all__ = ["entry_points", "own_marks"]
+__all__ = ["entry_points", "own_marks", "patient_pages"]
 
 EXPIRED = {"X-Request-Timeout-Ms": "0"}
 PAGED = ("starlette", "litestar")

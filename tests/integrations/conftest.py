@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 import pytest
 
+from resilient_mw.asgi import pages
 from resilient_mw.core import marks
 from resilient_mw.runtime import protection
 from tests.integrations.httpx_wires import wire
@@ -21,6 +22,12 @@ def own_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks are global: those of one test must not be unreached ones of another."""
     monkeypatch.setattr(marks, "_marked", [])
     monkeypatch.setattr(protection, "_waiting_for_start", WeakSet())
+
+
+@pytest.fixture(autouse=True)
+def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a page may take longer than half a second; what happens then has tests of its own."""
+    monkeypatch.setattr(pages, "PAGE_WITHIN", 30.0)
 
 
 @pytest.fixture
