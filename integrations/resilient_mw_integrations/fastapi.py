@@ -16,6 +16,7 @@ from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.core.deadline import Deadline
 from resilient_mw.core.errors import ResilienceWarning
+from resilient_mw.runtime.configuration import load_policy
 from resilient_mw.runtime.context import RequestContext, current
 from resilient_mw.runtime.operations import Operations
 from resilient_mw_integrations._openapi import ANSWERS, DocumentedAnswer, add_answers
@@ -126,6 +127,6 @@ def _policy_of(app: Starlette) -> ServerPolicy | None:
         if isinstance(each.cls, type) and issubclass(each.cls, ResilienceMiddleware):
             overrides = dict(each.kwargs)
             given: Any = each.args[0] if each.args else overrides.pop("policy", None)
-            policy: ServerPolicy = ServerPolicy() if given is None else given
+            policy: ServerPolicy = load_policy() if given is None else given
             return policy.with_changes(overrides)
     return None

@@ -31,6 +31,7 @@ from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.core.marks import ATTRIBUTE, Mark
 from resilient_mw.core.pages import RefusalPage, RefusedRequest
 from resilient_mw.core.routes import WEBSOCKET, Route, RouteResolver, RouteRule
+from resilient_mw.runtime.configuration import policy_in_force
 from resilient_mw_integrations._asgi_pages import page_of
 from resilient_mw_integrations._endpoints import KnownRoutes, parts
 
@@ -47,7 +48,7 @@ class ResiliencePlugin(InitPlugin):
     lifespan on; at shutdown requests may finish before the application's own lifespan managers end.
 
     Args:
-        policy: the policy; None: a policy of defaults.
+        policy: the policy; None: one is loaded, see `resilient_mw.runtime.configuration`.
         **overrides: fields of `ServerPolicy` that differ from `policy`.
 
     Raises:
@@ -58,7 +59,7 @@ class ResiliencePlugin(InitPlugin):
     def __init__(self, policy: ServerPolicy | None = None, **overrides: Unpack[PolicyOverrides]) -> None:
         if policy is not None and not isinstance(policy, ServerPolicy):
             raise ValueError(f"policy={policy!r} is not allowed: it must be a ServerPolicy")
-        self.policy = (policy or ServerPolicy()).with_changes(overrides)
+        self.policy = policy_in_force(policy, overrides)
         self._spans: dict[int, tuple[ResilienceMiddleware, object]] = {}
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:

@@ -128,6 +128,16 @@ def view(request: Any) -> Any:
     return HttpResponse("")
 
 
+def test_the_environment_goes_before_the_setting(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESILIENT_MW_LIMIT", "7")
+    settings(RESILIENT_MW={"limit": 3, "queue": 2})
+    assert (policy().limit, policy().queue) == (7, 2)
+    monkeypatch.setenv("RESILIENT_MW_LIMIT", "x")
+    settings(RESILIENT_MW={"limit": 3})
+    with pytest.raises(ImproperlyConfigured, match="RESILIENT_MW_LIMIT: limit='x' is not allowed"):
+        policy()
+
+
 def test_checks_name_marks_and_rules_that_do_not_fit(settings: Any) -> None:
     urls: Any = type(os)("urls_of_a_test")
     urls.urlpatterns = [marked(path("x", view), priority="golden")]

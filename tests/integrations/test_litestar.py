@@ -487,3 +487,8 @@ async def test_a_handler_of_the_status_goes_first_and_without_any_it_is_the_docu
     with behind_uvicorn(make_app(ResiliencePlugin(refusal_page=by_exception_handlers))) as port:
         answer = await ask(port, "/slow", budget_ms=0)
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_plugin_without_a_policy_loads_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESILIENT_MW_LIMIT", "7")
+    assert (ResiliencePlugin(queue=3).policy.limit, ResiliencePlugin(queue=3).policy.queue) == (7, 3)

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.runtime.configuration import load_policy
 from resilient_mw.runtime.forks import renew_lock
 from resilient_mw_integrations.django.pages import template_pages
 
@@ -48,7 +49,7 @@ def policy() -> ServerPolicy:
 
 
 def policy_of(given: object) -> ServerPolicy:
-    """Return the policy that a value of the setting says.
+    """Return the policy that a value of the setting says; of a dict, what a file and the environment leave of it.
 
     Raises:
         ImproperlyConfigured: it is not allowed.
@@ -70,7 +71,7 @@ def policy_of(given: object) -> ServerPolicy:
     try:
         if template is not None:
             values.setdefault("refusal_page", template_pages(template))
-        return ServerPolicy(**values)
+        return load_policy(**values)
     except ValueError as error:
         raise ImproperlyConfigured(f"{SETTING}: {error}") from error
 
