@@ -108,17 +108,10 @@ FAULTS = (
     ),
     Fault(
         "jobs_write_lock_too_late",
-        SQLITE,
-        '            connection.execute("BEGIN IMMEDIATE")\n',
-        '            connection.execute("BEGIN")\n',
+        "resilient_mw/stores/connections.py",
+        '                connection.execute("BEGIN IMMEDIATE")\n',
+        '                connection.execute("BEGIN")\n',
         (STORE_TESTS + "test_two_stores_of_one_file_add_at_the_same_time",),
-    ),
-    Fault(
-        "jobs_lock_of_the_parent",
-        SQLITE,
-        "self._lock, self._connection, self._process = threading.Lock(), None, os.getpid()",
-        "self._connection, self._process = None, os.getpid()",
-        (STORE_TESTS + "test_b94_a_forked_child_has_a_connection_and_a_lock_of_its_own",),
     ),
     Fault(
         "jobs_tasks_before_the_response",

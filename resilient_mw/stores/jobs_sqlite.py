@@ -10,15 +10,12 @@ locks of network file systems cannot be relied on.
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from resilient_mw.core.checks import require_name, require_number
 from resilient_mw.core.job_store import ClaimedJob, NewJob, StoreCounts
+from resilient_mw.stores.connections import SQLiteFile
 
 DEFAULT_CLASSES = ("critical", "normal", "sheddable")
 UNKNOWN_RANK = 1000
@@ -56,25 +53,20 @@ class SQLiteJobStore:
 
     Raises:
         ValueError: a class has no name, or `busy_timeout` is no number.
-        sqlite3.Error: the file cannot be opened. All methods raise it when the file cannot be used.
+        StoreUnavailable: the file cannot be opened. All methods raise it when the file cannot be used.
     """
 
     def __init__(
         self, path: str | Path, classes: Sequence[str] = DEFAULT_CLASSES, busy_timeout: float = 5.0
     ) -> None:
-        self._path = str(path)
         self._ranks = {require_name("classes", name): rank for rank, name in enumerate(classes)}
         self._busy_timeout = require_number("busy_timeout", busy_timeout)
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._process = 0
-        self._forgotten: list[sqlite3.Connection] = []
-        with self._using() as connection:
-            connection.execute("SELECT 1")
+        self._file = SQLiteFile(path, SCHEMA, durable=True)
+        self.counts(0.0)  # a file that cannot be used is told now, and not with the first job
 
     def add(self, job: NewJob, now: float, most: int | None) -> str | None:
         """Promise a job."""
-        with self._writing() as connection:
+        with self._file.writing(self._busy_timeout) as connection:
             known = connection.execute(
                 "SELECT id FROM resilient_mw_jobs WHERE task = ? AND job_key = ? AND dead IS NULL",
                 (job.task, job.key),
@@ -100,7 +92,7 @@ class SQLiteJobStore:
         """Take the next job."""
         names = tuple(tasks)
         among = f"dead IS NULL AND due_at <= ? AND task IN ({', '.join('?' * len(names))})"
-        with self._writing() as connection:
+        with self._file.writing(self._busy_timeout) as connection:
             connection.execute(
                 "UPDATE resilient_mw_jobs SET leased = 0, dead = 'delivered ' || attempt || ' times'"
                 f" WHERE {among} AND attempt >= ?",
@@ -136,7 +128,7 @@ class SQLiteJobStore:
     def counts(self, now: float) -> StoreCounts:
         """Return what the store holds."""
         waits = "(leased = 0 OR due_at <= ?)"
-        with self._using() as connection:
+        with self._file.reading(self._busy_timeout) as connection:
             waiting = connection.execute(
                 "SELECT priority, count(*), min(put_at) FROM resilient_mw_jobs"
                 f" WHERE dead IS NULL AND {waits} GROUP BY priority",
@@ -156,7 +148,7 @@ class SQLiteJobStore:
 
     def dead(self) -> list[tuple[NewJob, str]]:
         """Return the jobs that were given up, and why."""
-        with self._using() as connection:
+        with self._file.reading(self._busy_timeout) as connection:
             rows = connection.execute(
                 "SELECT id, task, payload, job_key, priority, expires_at, dead FROM resilient_mw_jobs"
                 " WHERE dead IS NOT NULL ORDER BY put_at"
@@ -175,51 +167,9 @@ class SQLiteJobStore:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the file; the next method opens it again."""
-        with self._lock:
-            if self._connection is not None and self._process == os.getpid():
-                self._connection.close()
-            self._connection = None
+        """Close the file, for good."""
+        self._file.close()
 
     def _changed(self, statement: str, *values: object) -> bool:
-        with self._writing() as connection:
+        with self._file.writing(self._busy_timeout) as connection:
             return connection.execute(statement, values).rowcount == 1
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction that has the write lock from its first statement on."""
-        with self._using() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _using(self) -> Iterator[sqlite3.Connection]:
-        if self._process != os.getpid():
-            # Forked: the lock may be held by a thread that is not here, and the connection is the parent's. Closing it would
-            # drop the locks that the parent has on the file.
-            if self._connection is not None:
-                self._forgotten.append(self._connection)
-            self._lock, self._connection, self._process = threading.Lock(), None, os.getpid()
-        with self._lock:
-            if self._connection is None:
-                self._connection = self._opened()
-            yield self._connection
-
-    def _opened(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
-        )
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(SCHEMA)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
