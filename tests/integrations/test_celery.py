@@ -157,7 +157,7 @@ def test_a_prefork_worker_knows_deadlines_keys_and_who_retries(shop: Shop, tmp_p
         assert all(each["left"] <= 1000.0 for each in flaky)
         began, over = shop.noted("endless", 2)
         assert 0.0 < began["left"] <= 1.0
-        assert over["left"] == 0.0
+        assert over["left"] < 0.5
         # Its process is killed, and the message comes back to the next one.
         dies = shop.noted("dies_once", 2)
         assert [(each["key"], each["first"]) for each in dies] == [("dies", True), ("dies", False)]
