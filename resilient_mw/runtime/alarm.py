@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
+from resilient_mw.runtime.callers import LOOK_EVERY
 from resilient_mw.runtime.hooks import Hook, run_hooks, warn
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class Alarm:
         """Sleep until a request is due, and leave the place to another thread; None: there is nothing left to watch."""
         with self._changed:
             while self._watched:
+                looking = self._look_for_callers()
                 seconds, context = min(
                     ((self._due_in(each), each) for each in self._watched), key=lambda pair: pair[0]
                 )
@@ -197,10 +199,22 @@ class Alarm:
                     if self._watched:
                         self._start()
                     return context, hooks
+                if looking:
+                    seconds = min(seconds, LOOK_EVERY)
                 self._changed.wait(None if seconds == math.inf else seconds)
             # Under the lock: whoever watches next starts a new thread.
             self._thread = None
             return None
+
+    def _look_for_callers(self) -> bool:
+        """Note which requests have lost their caller; return whether there is one that might."""
+        looking = False
+        for context in self._watched:
+            if context.reason is None and context.gone() is not None:
+                looking = True
+                if context.has_lost_its_caller(context.clock.now()):
+                    context.reason = CancelReason.CLIENT_DISCONNECT
+        return looking
 
     def _run_beside(self, context: ThreadContext, hooks: Sequence[Hook]) -> None:
         """Run hooks in a thread of their own: whoever ends the request waits for them, but not for ever."""

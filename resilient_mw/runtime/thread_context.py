@@ -12,6 +12,7 @@ from resilient_mw.core.deadline import FOREVER
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.streams import BODY
 from resilient_mw.runtime.alarm import ALARM
+from resilient_mw.runtime.callers import LOOK_EVERY, Gone, gone_of
 from resilient_mw.runtime.context import CancelCallback, RequestContext
 from resilient_mw.runtime.hooks import Hook, run_hooks
 from resilient_mw.runtime.measured import UNMEASURED, Measured
@@ -37,7 +38,18 @@ class ThreadContext(RequestContext):
         outer: the context of the request around it: another middleware, or a handler that calls an application.
     """
 
-    __slots__ = ("ended", "entry", "environ", "firing", "held", "hooks", "outer", "owner")
+    __slots__ = (
+        "_gone",
+        "_look_at",
+        "ended",
+        "entry",
+        "environ",
+        "firing",
+        "held",
+        "hooks",
+        "outer",
+        "owner",
+    )
 
     def __init__(
         self, deadline_at: float, clock: Clock, owner: object = None, outer: RequestContext | None = None
@@ -61,8 +73,13 @@ class ThreadContext(RequestContext):
     def cancel_reason(self) -> CancelReason | None:
         """Why the work no longer matters, for this request or the one around it; None while it does."""
         reason = super().cancel_reason
-        if reason is None and not self.ended and self._clock.now() >= self.stop_at:
-            return CancelReason.SHUTDOWN
+        if reason is None and not self.ended:
+            now = self._clock.now()
+            if now >= self.stop_at:
+                return CancelReason.SHUTDOWN
+            if self.has_lost_its_caller(now):
+                self.cancel(CancelReason.CLIENT_DISCONNECT)
+                reason = self.reason
         if reason is None and self.outer is not None:
             return self.outer.cancel_reason
         return reason
@@ -77,6 +94,27 @@ class ThreadContext(RequestContext):
         """The instant at which this request's service stops; never, while it does not drain."""
         stop_at: float = getattr(getattr(self.owner, "lifecycle", None), "stop_at", FOREVER)
         return stop_at
+
+    def gone(self) -> Gone | None:
+        """Return what tells whether the caller has gone; None: nobody knows."""
+        try:
+            return self._gone
+        except AttributeError:  # most requests never ask
+            self._look_at = -FOREVER
+            self._gone: Gone | None = gone_of(self.environ or {})
+            return self._gone
+
+    def look_no_more(self) -> None:
+        """Let the caller go: he has his whole answer, whatever the application still does."""
+        self._gone = None
+
+    def has_lost_its_caller(self, now: float) -> bool:
+        """Look whether the caller has gone, unless somebody has looked a moment ago; return whether he is seen to have."""
+        gone = self.gone()
+        if gone is None or now < self._look_at or self.ended:
+            return False
+        self._look_at = now + LOOK_EVERY
+        return gone()
 
     def on_cancel(self, callback: CancelCallback) -> None:
         """Have `callback(reason)` called once if the work is cancelled; at once, here, if it already is.

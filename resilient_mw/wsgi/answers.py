@@ -118,5 +118,11 @@ def prepare_stopped(cors: Cors, pages: Pages | None = None) -> dict[CancelReason
     return {why: Answer(answer, pages) for why, answer in made.prepare_stopped(cors, _line).items()}
 
 
+def start_for_nobody(start_response: StartResponse) -> list[bytes]:
+    """Start the answer to a caller who has gone, and return its body: only the access log sees it."""
+    start_response("499 Client Closed Request", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+    return []
+
+
 def _line(name: str, value: str) -> tuple[str, str]:
     return name, value

@@ -7,12 +7,14 @@ an empty one is an answer like any other.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.errors import RequestCancelled
 from resilient_mw.runtime.context import CURRENT
-from resilient_mw.wsgi.answers import Answer
+from resilient_mw.wsgi.answers import Answer, start_for_nobody
 from resilient_mw.wsgi.run import Run
 
 if TYPE_CHECKING:
@@ -62,9 +64,13 @@ def open_body(
         CURRENT.reset(token)
     if late and not run.started:
         try:
-            late_answer = stopped[CancelReason.DEADLINE]
-            answer = stopped.get(run.context.reason or CancelReason.DEADLINE, late_answer)
-            body.replace(answer.start(run.method, environ, None, run.replace(), run.figures()))
+            server_start = run.replace()
+            reason = run.context.reason
+            if reason is CancelReason.CLIENT_DISCONNECT:
+                body.replace(start_for_nobody(server_start))
+            else:
+                answer = stopped.get(reason or CancelReason.DEADLINE, stopped[CancelReason.DEADLINE])
+                body.replace(answer.start(run.method, environ, None, server_start, run.figures()))
         except BaseException:
             body.close()
             raise
@@ -100,6 +106,7 @@ class Body:
             chunk = next(iterator)
             if run.over():
                 raise run.cut_off()
+            run.look()
         except StopIteration:
             run.over()
             self._complete()
@@ -107,6 +114,9 @@ class Body:
         except BaseException as error:
             run.is_expiry(error)
             self.close()
+            if type(error) is RequestCancelled and run.context.reason is CancelReason.CLIENT_DISCONNECT:
+                # What servers know as the end of a connection, and do not log as an error of the application.
+                raise ConnectionResetError(errno.ECONNRESET, "the caller has gone") from error
             raise
         finally:
             CURRENT.reset(token)

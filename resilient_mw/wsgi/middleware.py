@@ -17,14 +17,15 @@ from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.arrivals import ask
+from resilient_mw.runtime.callers import gone_of
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.quotas import Asking
 from resilient_mw.runtime.thread_context import ThreadContext, guarded_by, has_ended
-from resilient_mw.runtime.thread_gate import wait_in_thread
-from resilient_mw.wsgi.answers import Pages, environ_key, prepare_answers, prepare_stopped
+from resilient_mw.runtime.thread_gate import CallerLeft, wait_in_thread
+from resilient_mw.wsgi.answers import Pages, environ_key, prepare_answers, prepare_stopped, start_for_nobody
 from resilient_mw.wsgi.body import open_body
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.input import CountedInput
@@ -122,6 +123,8 @@ class ResilienceMiddleware:
                 return self.app(environ, start_response)  # it would wait for itself
         try:
             decision, entry, cost, tenant, deadline_at, now = self._decide(environ, outer)
+        except CallerLeft:
+            return start_for_nobody(start_response)
         except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
             guard.listeners.failed("admission", error)
             decision = None
@@ -181,7 +184,7 @@ class ResilienceMiddleware:
         if isinstance(decision, Asking):
             decision, now = ask(guard, decision), guard.clock.now()
         if decision.waiter is not None:
-            decision = wait_in_thread(guard, decision.waiter)
+            decision = wait_in_thread(guard, decision.waiter, gone_of(environ))
             now = guard.clock.now()
         if tenant is not None:
             guard.tenancy.count(tenant, decision)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 
-REPLACED = (CancelReason.DEADLINE, CancelReason.SHUTDOWN)
-"""What an application may report that the caller is still to be told of."""
+REPLACED = (CancelReason.DEADLINE, CancelReason.SHUTDOWN, CancelReason.CLIENT_DISCONNECT)
+"""What an application may report that is no error of its own: it is answered in its place."""
 
 
 class Run:
@@ -149,6 +149,12 @@ class Run:
             context.reason is not None and context.reason is CancelReason.BODY_TOO_LARGE
         )
 
+    def look(self) -> None:
+        """Cancel the work if the caller has gone. The server learns of it by itself when it sends the next chunk."""
+        context = self.context
+        if context.reason is None and context.has_lost_its_caller(self._left_at):
+            context.cancel(CancelReason.CLIENT_DISCONNECT)
+
     def cut_off(self) -> ResilienceError:
         """Return what tells the server, or the application that writes on, that the response ends here."""
         if self.context.reason is CancelReason.BODY_TOO_LARGE:
@@ -171,6 +177,7 @@ class Run:
             headers.append((name, format_timeout_ms(self.context.deadline_at - self._left_at)))
         if is_bodiless(self.method, status):
             self.complete = True
+            self.context.look_no_more()
         if exc_info is None:
             self._server_write = self._server_start(status, headers)
             return

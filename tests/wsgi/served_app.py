@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from urllib.parse import parse_qs
 from wsgiref.validate import validator
 
 from resilient_mw import RouteRule, ServerPolicy, current
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.errors import RequestCancelled
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.wsgi import ResilienceMiddleware
 from tests.wsgi.helpers import late, outcomes, queued, refused
@@ -27,6 +30,7 @@ policy = ServerPolicy(
     routes=[RouteRule("/state", priority="exempt"), RouteRule("/long/*", deadline_default=30.0)],
 )
 closed = 0
+told: list[str] = []
 
 
 def seconds(environ: WSGIEnvironment) -> float:
@@ -45,6 +49,40 @@ def check(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[b
         current().check()
     start_response("200 OK", [TEXT])
     return [b"never"]
+
+
+def loop(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """Work that looks now and then whether anybody still wants it."""
+    current().on_cancel(lambda reason: told.append(f"callback {reason}"))
+    try:
+        for _ in range(1000):
+            time.sleep(0.01)
+            current().check()
+    except RequestCancelled as error:
+        told.append(f"check {error.reason}")
+        raise
+    start_response("200 OK", [TEXT])
+    return [b"in vain"]
+
+
+def begun(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+    start_response("200 OK", [TEXT])
+    yield b"begun"
+    yield from loop(environ, start_response)
+
+
+def deaf(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """Work that blocks: only its callback can end it."""
+    left = threading.Event()
+
+    def leave(reason: CancelReason) -> None:
+        told.append(f"callback {reason}")
+        left.set()
+
+    current().on_cancel(leave)
+    left.wait(20)
+    start_response("200 OK", [TEXT])
+    return [b"in vain"]
 
 
 class Stream:
@@ -101,6 +139,8 @@ def state(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[b
         "refused": refused(policy),
         "late": late(policy),
         "closed": closed,
+        "told": told,
+        "left": sum(route.left for route in policy.snapshot().routes),
     }
     start_response("200 OK", [("Content-Type", "application/json")])
     return [json.dumps(figures).encode()]
@@ -110,6 +150,9 @@ Application = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 ROUTES: dict[str, Application] = {
     "/sleep": sleep,
     "/check": check,
+    "/long/loop": loop,
+    "/long/begun": begun,
+    "/long/deaf": deaf,
     "/long/stream": stream,
     "/stream": stream,
     "/replaced": replaced,

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tests.architecture.source_tree import ROOT
@@ -22,7 +22,7 @@ WAITRESS = (
     "import socket, sys, waitress; from importlib import import_module; "
     "module, name = sys.argv[1].split(':'); "
     "waitress.serve(getattr(import_module(module), name), sockets=[socket.socket(fileno=int(sys.argv[2]))], "
-    f"threads={THREADS})"
+    f"threads={THREADS}, channel_request_lookahead=1)"
 )
 
 
@@ -45,9 +45,9 @@ class Reply:
 class Server:
     """A server that listens."""
 
+    kind: str
     port: int
     process: subprocess.Popen[str]
-    log: list[str] = field(default_factory=list)
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
@@ -138,7 +138,7 @@ def serve(kind: str, app: str) -> Iterator[Server]:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        server = Server(port, process)
+        server = Server(kind, port, process)
         try:
             _wait_until_it_answers(server)
             yield server

@@ -104,6 +104,50 @@ def test_b43_a_caller_who_leaves_gives_the_slot_back(server: Server) -> None:
     assert outcome["client_disconnect"] == before["outcomes"].get("client_disconnect", 0) + 1
 
 
+@pytest.mark.parametrize("path", ["loop", "deaf"])
+def test_b29_work_learns_that_its_caller_has_gone(server: Server, path: str) -> None:
+    if server.kind == "granian":
+        pytest.skip("granian tells nobody")
+    before = server.state()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(f"GET /long/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        server.wait_for(slots=1)
+    server.wait_for(slots=0)  # long before the work would have ended by itself
+    after = server.state()
+    assert after["outcomes"]["client_disconnect"] == before["outcomes"].get("client_disconnect", 0) + 1
+    expected = {"callback client_disconnect"} | ({"check client_disconnect"} if path == "loop" else set())
+    assert set(after["told"][len(before["told"]) :]) == expected
+
+
+def test_b29_a_body_that_has_begun_ends_when_its_caller_leaves(server: Server) -> None:
+    if server.kind == "granian":
+        pytest.skip("granian tells nobody")
+    before = server.state()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"GET /long/begun HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = b""
+        while b"begun" not in received:
+            received += connection.recv(1000)
+    server.wait_for(slots=0)
+    after = server.state()
+    assert after["outcomes"]["client_disconnect"] == before["outcomes"].get("client_disconnect", 0) + 1
+    assert "check client_disconnect" in after["told"][len(before["told"]) :]
+
+
+def test_b29_who_leaves_the_queue_takes_no_place_in_it(server: Server, users: ThreadPoolExecutor) -> None:
+    if server.kind == "granian":
+        pytest.skip("granian tells nobody")
+    before = server.state()["left"]
+    blocking = [users.submit(server.get, "/sleep?s=0.8") for _ in range(2)]
+    server.wait_for(slots=2)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"GET /sleep?s=5 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        server.wait_for(queued=1)
+    server.wait_for(queued=0, left=before + 1)
+    assert [future.result().status for future in blocking] == [200, 200]
+    server.wait_for(slots=0)
+
+
 def test_b35_streams_in_progress_are_bounded(server: Server, users: ThreadPoolExecutor) -> None:
     streams = [users.submit(server.get, "/long/stream?s=0.03") for _ in range(2)]
     server.wait_for(slots=2)
