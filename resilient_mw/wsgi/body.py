@@ -1,14 +1,14 @@
 """The response body that the server iterates and closes: the run ends when it is closed, and not before.
 
-Every body is wrapped, also what `wsgi.file_wrapper` made: a server that got it bare could send the file faster, but
-it would tell nobody when the slot is free. The application's own iterable is never asked for its length or its truth:
-an empty one is an answer like any other.
+Every body is wrapped but one: what `wsgi.file_wrapper` made reaches the server as it is, for the server knows it again and
+sends the file by itself; only its `close()` is ours. The application's own iterable is never asked for its length or its
+truth: an empty one is an answer like any other.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def open_body(
     run: Run, app: WSGIApplication, environ: WSGIEnvironment, stopped: Mapping[CancelReason, Answer]
-) -> Body:
+) -> Iterable[bytes]:
     """Call the application up to its first body bytes, start the response, and return the body for the server.
 
     Calling and the first step are one: nothing may be sent before the first bytes anyway, and a server that takes the
@@ -44,7 +44,7 @@ def open_body(
     token = CURRENT.set(run.context)
     try:
         result = app(environ, run.start_response)
-        body = SingleBody(run, result) if type(result) in PLAIN and len(result) == 1 else Body(run, result)  # type: ignore[arg-type]
+        body = body_of(run, environ, result)
         body.advance()
         late = run.over()
         if not run.started:
@@ -64,17 +64,31 @@ def open_body(
         CURRENT.reset(token)
     if late and not run.started:
         try:
-            server_start = run.replace()
-            reason = run.context.reason
-            if reason is CancelReason.CLIENT_DISCONNECT:
-                body.replace(start_for_nobody(server_start))
-            else:
-                answer = stopped.get(reason or CancelReason.DEADLINE, stopped[CancelReason.DEADLINE])
-                body.replace(answer.start(run.method, environ, None, server_start, run.figures()))
+            body.replace(_instead(run, environ, stopped))
         except BaseException:
             body.close()
             raise
-    return body
+    return body.for_server()
+
+
+def body_of(run: Run, environ: WSGIEnvironment, result: Iterable[bytes]) -> Body:
+    """Return the body of a run for what its application has returned."""
+    if type(result) in PLAIN and len(result) == 1:  # type: ignore[arg-type]
+        return SingleBody(run, result)
+    wrapper = environ.get("wsgi.file_wrapper")
+    if isinstance(wrapper, type) and isinstance(result, wrapper) and run.hands_files_over():
+        return FileBody(run, result)
+    return Body(run, result)
+
+
+def _instead(run: Run, environ: WSGIEnvironment, stopped: Mapping[CancelReason, Answer]) -> list[bytes]:
+    """Start the answer of ours to a request that was over first; return its body."""
+    server_start = run.replace()
+    reason = run.context.reason
+    if reason is CancelReason.CLIENT_DISCONNECT:
+        return start_for_nobody(server_start)
+    answer = stopped.get(reason or CancelReason.DEADLINE, stopped[CancelReason.DEADLINE])
+    return answer.start(run.method, environ, None, server_start, run.figures())
 
 
 class Body:
@@ -128,12 +142,13 @@ class Body:
         if run.closed:
             return
         run.closed = True
+        iterable, self._iterable = self._iterable, ()
         self._chunk = self._iterator = None
         if not run.complete and not run.failed:
             # The server gave the response up, so the caller has gone; unless the run was cancelled before.
             run.context.cancel(CancelReason.CLIENT_DISCONNECT)
         try:
-            close = getattr(self._iterable, "close", None)
+            close = self._close_of(iterable)
             if close is not None:
                 token = CURRENT.set(run.context)
                 try:
@@ -166,6 +181,13 @@ class Body:
                 return
         self._complete()
 
+    def for_server(self) -> Iterable[bytes]:
+        """Return what the server is to iterate and close."""
+        return self
+
+    def _close_of(self, iterable: Iterable[bytes]) -> Callable[[], object] | None:
+        return getattr(iterable, "close", None)
+
     def replace(self, chunks: list[bytes]) -> None:
         """Give the server these chunks in place of the application's, whose iterable is still to be closed."""
         self._iterator = None
@@ -193,6 +215,36 @@ class SingleBody(Body):
         """Take the chunk."""
         (self._chunk,) = self._iterable
         self._complete()
+
+
+class FileBody(Body):
+    """The end of a file that the server sends by itself: in place of the `close()` of what `wsgi.file_wrapper` made.
+
+    Once the server has it, nobody sees how far it is: the response is complete when it is handed over, and takes its slot until
+    it is closed.
+    """
+
+    __slots__ = ("_close",)
+
+    def advance(self) -> None:
+        """Take nothing: that the file is there is all there is to know."""
+        self._close: Callable[[], object] | None = getattr(self._iterable, "close", None)
+
+    def for_server(self) -> Iterable[bytes]:
+        """Return the file, if its end can be learned of."""
+        file = self._iterable
+        if self._run.context.reason is not None:
+            return self  # another answer stands in for it
+        try:
+            file.close = self.close  # type: ignore[attr-defined]
+        except (AttributeError, TypeError):  # a type of C
+            self._iterator = iter(file)
+            return self
+        self._complete()
+        return file
+
+    def _close_of(self, iterable: Iterable[bytes]) -> Callable[[], object] | None:  # noqa: ARG002  it has ours now
+        return self._close
 
 
 PLAIN = (list, tuple)

@@ -149,6 +149,10 @@ class Run:
             context.reason is not None and context.reason is CancelReason.BODY_TOO_LARGE
         )
 
+    def hands_files_over(self) -> bool:
+        """Return whether the server may send a file by itself: where nothing of ours has to see its pieces."""
+        return self._entry.stream is None and not self.started
+
     def look(self) -> None:
         """Cancel the work if the caller has gone. The server learns of it by itself when it sends the next chunk."""
         context = self.context

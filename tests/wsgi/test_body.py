@@ -14,10 +14,10 @@ from wsgiref.validate import validator
 
 import pytest
 
-from resilient_mw import ServerPolicy, current
+from resilient_mw import RouteRule, ServerPolicy, current
 from resilient_mw.core.events import Cancelled, Event
 from resilient_mw.runtime.context import NO_REQUEST
-from resilient_mw.testing import ScriptedWSGI
+from resilient_mw.testing import ManualClock, ScriptedWSGI, use_clock
 from resilient_mw.wsgi import ResilienceMiddleware
 from tests.wsgi.helpers import TEXT, Chunks, hello, outcomes, serving, slots_taken
 
@@ -478,3 +478,127 @@ def test_b35_an_error_in_a_body_that_nobody_wants_is_an_error_all_the_same() -> 
     with pytest.raises(LookupError, match="chunk"):
         guarded(serving(Chunks(THREE, fail_at=1)), policy, method="HEAD").run()
     assert outcomes(policy) == {"error": 1}
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+class Wrapper(FileWrapper):
+    """What a server makes of files."""
+
+
+def files(file: Any, wrapper: Any = Wrapper) -> Any:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        start_response("200 OK", list(TEXT))
+        made: Iterable[bytes] = environ["wsgi.file_wrapper"](file, 2)
+        return made
+
+    return app, {"wsgi.file_wrapper": wrapper}
+
+
+class File(io.BytesIO):
+    closings = 0
+
+    def close(self) -> None:
+        self.closings += 1
+        super().close()
+
+
+def given_to_server(
+    policy: ServerPolicy, app: Any, extra: dict[str, Any], **options: Any
+) -> tuple[Any, ScriptedWSGI]:
+    server = ScriptedWSGI(hello, extra=extra)
+    middleware = ResilienceMiddleware(app, policy, **options)
+    return middleware(server.environ, server._start_response), server
+
+
+def test_a_file_reaches_the_server_as_what_it_made_of_it_and_holds_its_slot_until_it_is_closed() -> None:
+    policy, file = ServerPolicy(limit=1, queue=0), File(b"12345")
+    body, server = given_to_server(policy, *files(file))
+    assert type(body) is Wrapper
+    assert body.filelike is file
+    assert file.tell() == 0, "the server sends it, from where it stands"
+    assert [call.status for call in server.calls] == ["200 OK"]
+    assert slots_taken(policy) == 1
+    assert list(body) == [b"12", b"34", b"5"]
+    body.close()
+    assert (file.closings, slots_taken(policy), outcomes(policy)) == (1, 0, {"completed": 1})
+    body.close()
+    assert slots_taken(policy) == 0
+
+
+def test_a_file_that_nobody_closes_gives_its_slot_back_when_it_is_collected() -> None:
+    policy = ServerPolicy(limit=1, queue=0)
+    app, extra = files(File(b"12345"))
+    middleware = ResilienceMiddleware(app, policy)
+    server = ScriptedWSGI(hello, extra=extra)
+    middleware(server.environ, server._start_response)
+    gc.collect()
+    assert slots_taken(policy) == 1, "the collector takes no lock: the next request does the rest"
+    again = ScriptedWSGI(hello, extra=extra)
+    body: Any = middleware(again.environ, again._start_response)
+    assert again.status == "200 OK"
+    body.close()
+    assert (slots_taken(policy), outcomes(policy)) == (0, {"completed": 2})
+
+
+def test_a_file_whose_close_fails_gives_its_slot_back() -> None:
+    policy = ServerPolicy(limit=1, queue=0)
+    app, extra = files(Chunks([], fail_close=True))
+    body, _ = given_to_server(policy, app, extra)
+    with pytest.raises(LookupError, match="close"):
+        body.close()
+    assert (slots_taken(policy), outcomes(policy)) == (0, {"error": 1})
+
+
+def test_a_file_that_comes_after_the_deadline_is_closed_and_not_sent() -> None:
+    policy, file = ServerPolicy(limit=1, queue=0), File(b"12345")
+    clock = ManualClock()
+    use_clock(policy, clock)
+    app, extra = files(file)
+
+    def late(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        clock.advance(60)
+        return app(environ, start_response)
+
+    body, server = given_to_server(policy, late, extra)
+    assert server.status[:3] == "504"
+    assert b"deadline_exceeded" in b"".join(body)
+    body.close()
+    assert (file.closings, slots_taken(policy), outcomes(policy)) == (1, 0, {"deadline": 1})
+
+
+def plain(file: Any, size: int) -> FileWrapper:
+    return FileWrapper(file, size)
+
+
+class OfC:
+    """A type that takes no attributes, as some servers' are."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, file: Any, size: int) -> None:
+        self.file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.file)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "options"),
+    [
+        (OfC, {}),
+        (plain, {}),  # what cannot be told from other iterables
+        (Wrapper, {"routes": [RouteRule("/*", slot="head")]}),  # a stream, whose pieces are looked at
+    ],
+)
+def test_a_file_that_cannot_be_handed_over_is_iterated(wrapper: Any, options: dict[str, Any]) -> None:
+    policy, file = ServerPolicy(limit=1, queue=0, **options), File(b"12345")
+    body, server = given_to_server(policy, *files(file, wrapper))
+    assert server.status == "200 OK"
+    assert b"".join(body) == b"12345"
+    body.close()
+    assert (file.closings, slots_taken(policy), outcomes(policy)) == (1, 0, {"completed": 1})

@@ -7,9 +7,11 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from tests.wsgi import served_app
 from tests.wsgi.servers import Reply, Server, ask, serve
 
 
@@ -155,6 +157,18 @@ def test_b35_streams_in_progress_are_bounded(server: Server, users: ThreadPoolEx
     assert (late.status, late.header("X-Refusal-Reason")) == (504, "expired_in_queue")
     assert [len(future.result().body) for future in streams] == [20 * 65_536] * 2
     server.wait_for(slots=0)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_file_is_sent_by_the_server_itself(server: Server, method: str) -> None:
+    before = server.state()
+    reply = server.get("/file", method=method)
+    assert reply.body == (Path(served_app.__file__).read_bytes() if method == "GET" else b"")
+    server.wait_for(slots=0)
+    after = server.state()
+    assert after["outcomes"]["completed"] == before["outcomes"].get("completed", 0) + 1
+    if server.kind == "gunicorn":
+        assert after["reads"] == before["reads"], "the kernel copies it"
 
 
 def test_b46_a_replaced_response_is_one_response(server: Server) -> None:
