@@ -118,6 +118,12 @@ class Guard(GuardState):
         if self.overload.crowded:
             self.overload.thin_out()
 
+    def left(self, entry: RouteEntry) -> None:
+        """Count a request that has just arrived, and whose caller has gone before anything was decided."""
+        with self._lock:
+            entry.arrived += 1
+            entry.left += 1
+
     def catch_up(self) -> None:
         """Do what was left for later."""
         while True:

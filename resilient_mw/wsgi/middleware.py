@@ -33,6 +33,7 @@ from resilient_mw.wsgi.run import Run
 from resilient_mw.wsgi.shadow import shadow_run
 from resilient_mw.wsgi.stream import StreamRun
 from resilient_mw.wsgi.threads import WAITED, ask_server, asks_for_threads
+from resilient_mw.wsgi.upload import receive
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -148,7 +149,7 @@ class ResilienceMiddleware:
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
         return open_body(run, self.app, environ, self._stopped)
 
-    def _decide(
+    def _decide(  # noqa: C901, PLR0912  as above
         self, environ: WSGIEnvironment, outer: RequestContext
     ) -> tuple[Decision | None, RouteEntry, int, str | None, float, float]:
         """Let the request arrive, and wait for its slot if it has to; also say its slots, tenant, deadline and start."""
@@ -176,6 +177,11 @@ class ResilienceMiddleware:
             environ.get(WAITED, 0.0),
         )  # fmt: skip
         deadline_at = min(deadline_at, outer._fixed_end())  # noqa: SLF001  it never grows from layer to layer
+        if "CONTENT_LENGTH" in environ and entry.rank >= 0 and entry.stream is None and now < deadline_at:
+            refused = receive(guard, environ, entry, now)
+            if refused is not None:
+                return refused, entry, entry.cost, None, deadline_at, now
+            now = guard.clock.now()
         if entry.plain:
             decision: Decision | Asking = guard.arrive(entry, now, deadline_at)
             cost, tenant = entry.cost, None

@@ -113,6 +113,11 @@ def stream(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[
     return Stream(start_response, seconds(environ))
 
 
+def echo(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("200 OK", [TEXT])
+    return [environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))]
+
+
 class CountedFile(io.FileIO):
     """A file that counts how often it is read."""
 
@@ -171,6 +176,7 @@ Application = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 ROUTES: dict[str, Application] = {
     "/sleep": sleep,
     "/check": check,
+    "/echo": echo,
     "/long/loop": loop,
     "/long/begun": begun,
     "/long/deaf": deaf,

@@ -159,6 +159,31 @@ def test_b35_streams_in_progress_are_bounded(server: Server, users: ThreadPoolEx
     server.wait_for(slots=0)
 
 
+def test_slow_uploads_hold_no_slot(server: Server) -> None:
+    request = (
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nConnection: close\r\n\r\n01234"
+    )
+    with contextlib.ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            for _ in range(4)
+        ]
+        for connection in connections:
+            connection.sendall(request)
+        # As many as may run and wait together.
+        for _ in range(5):
+            server.wait_for(slots=0, queued=0)
+            assert server.get("/sleep").status == 200
+        for connection in connections:
+            connection.sendall(b"56789")
+            answer = b""
+            while data := connection.recv(65_536):
+                answer += data
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"0123456789" in answer
+    server.wait_for(slots=0)
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_file_is_sent_by_the_server_itself(server: Server, method: str) -> None:
     before = server.state()
