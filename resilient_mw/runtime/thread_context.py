@@ -36,6 +36,8 @@ class ThreadContext(RequestContext):
         clock: the one clock.
         owner: whoever guards this request, so that it is not guarded twice.
         outer: the context of the request around it: another middleware, or a handler that calls an application.
+        entry: how it is treated.
+        environ: the request.
     """
 
     __slots__ = (
@@ -51,19 +53,24 @@ class ThreadContext(RequestContext):
         "owner",
     )
 
-    def __init__(
-        self, deadline_at: float, clock: Clock, owner: object = None, outer: RequestContext | None = None
+    def __init__(  # noqa: PLR0917  on the way of every request: keywords would cost
+        self,
+        deadline_at: float,
+        clock: Clock,
+        owner: object = None,
+        outer: RequestContext | None = None,
+        entry: RouteEntry | None = None,
+        environ: Mapping[str, Any] | None = None,
     ) -> None:
         # On the way of every request: the slots of RequestContext are set here, without a call.
         self.deadline_at = deadline_at
         self.reason = None
         self.degraded = False
         self._clock = clock
-        self._callbacks = None
         self.owner = owner
-        self.entry: RouteEntry | None = None
+        self.entry = entry
         self.outer = outer
-        self.environ: Mapping[str, Any] | None = None
+        self.environ = environ
         self.hooks: list[Hook] | None = None
         self.firing = False
         self.ended = False

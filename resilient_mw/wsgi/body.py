@@ -44,6 +44,9 @@ def open_body(
     token = CURRENT.set(run.context)
     try:
         result = app(environ, run.start_response)
+        # (A run that passes the response whole is a body.)
+        if type(result) in PLAIN and len(result) == 1 and run.passes_whole(result):  # type: ignore[arg-type]
+            return run  # type: ignore[return-value]
         body = body_of(run, environ, result)
         body.advance()
         late = run.over()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
-from resilient_mw.admission.entry import RouteEntry
+from resilient_mw.admission.entry import RouteEntry, Waiter
 from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.content_length import parse_content_length
@@ -34,6 +34,7 @@ from resilient_mw.wsgi.shadow import shadow_run
 from resilient_mw.wsgi.stream import StreamRun
 from resilient_mw.wsgi.threads import WAITED, ask_server, asks_for_threads
 from resilient_mw.wsgi.upload import receive
+from resilient_mw.wsgi.whole import WholeRun
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from resilient_mw.admission.overrides import PolicyOverrides
 
 PREFLIGHT_KEYS = frozenset(environ_key(name) for name in PREFLIGHT)
+TELLING = frozenset({environ_key("access-control-request-method"), "CONTENT_LENGTH", WAITED})
+"""Keys of the environ that take a request off the shortest way, beside those of the header fields of deadlines."""
 
 
 class ResilienceMiddleware:
@@ -92,6 +95,9 @@ class ResilienceMiddleware:
         cors, page = policy.cors, policy.refusal_page
         pages = None if page is None else Pages(page, self._guard.listeners)
         self._fields = tuple((environ_key(name), name) for name in self._protection.fields)
+        # Whether a response can be passed on as it is: no defence only counts what it would do, and no head tells the rest.
+        self._short = self._shadow is None and self._protection.tells is None
+        self._telling = frozenset(key for key, _ in self._fields) | TELLING
         self._answers = prepare_answers(cors, pages)
         self._stopped = prepare_stopped(cors, pages)
 
@@ -100,7 +106,7 @@ class ResilienceMiddleware:
         """What protects the application: its policy, its guard and its routes."""
         return self._protection
 
-    def __call__(  # noqa: C901  on the way of every request: calls would cost
+    def __call__(  # noqa: C901, PLR0912  on the way of every request: calls would cost
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
         """Serve one request.
@@ -122,16 +128,38 @@ class ResilienceMiddleware:
                 outer = NO_REQUEST  # a thread that was started in it has inherited it
             elif guarded_by(outer, guard):
                 return self.app(environ, start_response)  # it would wait for itself
+        method = environ.get("REQUEST_METHOD", "")
+        decision: Decision | None = None
+        whole = None
         try:
-            decision, entry, cost, tenant, deadline_at, now = self._decide(environ, outer)
+            # Most requests say nothing that a decision depends on but method and path.
+            path = environ.get("PATH_INFO") or "/"
+            if outer is NO_REQUEST and environ.keys().isdisjoint(self._telling) and path.isascii():
+                entry = self._protection.table.entry(path, method, environ)
+                if entry.plain and self._short:
+                    now = guard.clock.now()
+                    if now >= guard.overload.look_at:
+                        guard.look()
+                    deadline_at, cost, tenant = now + entry.budget, entry.cost, None
+                    decision = guard.arrive(entry, now, deadline_at)
+                    if decision.waiter is not None:
+                        decision, now = self._wait(environ, decision.waiter)
+                    if decision.reason is None:
+                        context = ThreadContext(deadline_at, guard.clock, guard, None, entry, environ)
+                        whole = WholeRun(
+                            guard, entry, cost, context, now, method, start_response, self._abandoned
+                        )
+            if decision is None:
+                decision, entry, cost, tenant, deadline_at, now = self._decide(environ, outer)
         except CallerLeft:
             return start_for_nobody(start_response)
         except Exception as error:  # noqa: BLE001  the application must be served whatever our own code does
             guard.listeners.failed("admission", error)
             decision = None
+        if whole is not None:
+            return open_body(whole, self.app, environ, self._stopped)
         if decision is None:
             return self.app(environ, start_response)
-        method = environ.get("REQUEST_METHOD", "")
         if decision.reason is not None:
             figures = guard.figures(entry, deadline_at)
             return self._answers[decision.reason].start(
@@ -141,9 +169,8 @@ class ResilienceMiddleware:
         if self._shadow is not None:
             make = partial(shadow_run(self._shadow, entry), self._shadow, decision, deadline_at)
             deadline_at = self._shadow.kept(deadline_at, outer, entry.stream)
-        context = ThreadContext(deadline_at, guard.clock, guard, None if outer is NO_REQUEST else outer)
-        context.entry = entry
-        context.environ = environ
+        around = None if outer is NO_REQUEST else outer
+        context = ThreadContext(deadline_at, guard.clock, guard, around, entry, environ)
         run: Run = make(guard, entry, cost, context, now, method, start_response, self._abandoned, tenant)
         if entry.max_body is not None and "wsgi.input" in environ and _is_of_unknown_size(environ):
             environ["wsgi.input"] = CountedInput(environ["wsgi.input"], entry.max_body, context)
@@ -190,11 +217,14 @@ class ResilienceMiddleware:
         if isinstance(decision, Asking):
             decision, now = ask(guard, decision), guard.clock.now()
         if decision.waiter is not None:
-            decision = wait_in_thread(guard, decision.waiter, gone_of(environ))
-            now = guard.clock.now()
+            decision, now = self._wait(environ, decision.waiter)
         if tenant is not None:
             guard.tenancy.count(tenant, decision)
         return decision, entry, cost, tenant, deadline_at, now
+
+    def _wait(self, environ: WSGIEnvironment, waiter: Waiter) -> tuple[Decision, float]:
+        """Wait for a slot; return what came of it, and when."""
+        return wait_in_thread(self._guard, waiter, gone_of(environ)), self._guard.clock.now()
 
     def _start(self, environ: WSGIEnvironment, start_response: StartResponse) -> None:
         """Bind the application's routes before the first request: only then are all of them there. Count the threads."""

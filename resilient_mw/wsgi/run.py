@@ -67,6 +67,8 @@ class Run:
         "started",
     )
 
+    _server_write: Callable[[bytes], object] | None  # what the server returned for the head
+
     def __init__(  # noqa: PLR0917  made for every request: keywords would cost
         self,
         guard: Guard,
@@ -87,7 +89,6 @@ class Run:
         self._resumed_at = admitted_at
         self._left_at = admitted_at
         self._server_start = start_response
-        self._server_write: Callable[[bytes], object] | None = None
         self._head: tuple[str, list[tuple[str, str]], ExcInfo | None] | None = None
         self.context = context
         self.method = method
@@ -107,6 +108,9 @@ class Run:
         Raises:
             AssertionError: a second call without `exc_info`, which is what servers raise.
         """
+        if self._head is None and not self.started:
+            self._head = (status, list(headers), exc_info)
+            return self.write
         if self.started:
             try:
                 if exc_info is None:
@@ -114,7 +118,7 @@ class Run:
                 return self._server_start(status, list(headers), exc_info)
             finally:
                 exc_info = None  # no cycle between this frame and the traceback
-        if self._head is not None and exc_info is None:
+        if exc_info is None:
             raise AssertionError("start_response() was called a second time without exc_info")
         self._head = (status, list(headers), exc_info)
         return self.write
@@ -136,6 +140,14 @@ class Run:
         self._server_write(data)
 
     # -- what the body and the middleware call -------------------------------------------------------------------------
+
+    def passes_whole(self, piece: list[bytes]) -> bool:  # noqa: ARG002  runs that can be their own body ask
+        """Start the response if it is whole and in time; return whether this run is the body for the server.
+
+        Args:
+            piece: the only chunk of the response, in the application's own list or tuple.
+        """
+        return False
 
     def resume(self) -> None:
         """Note that the application goes on from here: the time before was the peer's."""

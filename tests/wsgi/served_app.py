@@ -176,7 +176,7 @@ Application = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 ROUTES: dict[str, Application] = {
     "/sleep": sleep,
     "/check": check,
-    "/echo": echo,
+    "/long/echo": echo,
     "/long/loop": loop,
     "/long/begun": begun,
     "/long/deaf": deaf,

@@ -161,7 +161,7 @@ def test_b35_streams_in_progress_are_bounded(server: Server, users: ThreadPoolEx
 
 def test_slow_uploads_hold_no_slot(server: Server) -> None:
     request = (
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nConnection: close\r\n\r\n01234"
+        b"POST /long/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nConnection: close\r\n\r\n01234"
     )
     with contextlib.ExitStack() as stack:
         connections = [

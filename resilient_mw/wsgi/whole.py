@@ -1,0 +1,72 @@
+"""A run whose response may come in one piece: it is its own body then, and nothing of ours is made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from resilient_mw.admission.entry import COMPLETED
+from resilient_mw.wsgi.run import Run
+
+
+class WholeRun(Run):
+    """A run with nothing to do between chunks. It is made with the arguments of a `Run`."""
+
+    __slots__ = ("_piece",)
+
+    _piece: Sequence[bytes]  # set when it becomes the body
+
+    def passes_whole(self, piece: list[bytes]) -> bool:
+        """Start the response if it is whole and in time; return whether this run is the body for the server."""
+        context, head, guard = self.context, self._head, self._guard
+        self._left_at = now = guard.clock.now()
+        if (
+            head is None
+            or now >= context.deadline_at
+            or context.reason is not None
+            or context.hooks is not None
+            or context.degraded
+        ):
+            return (
+                False  # something is to be said or done first: see Run.start() and ThreadContext.complete()
+            )
+        status, headers, exc_info = head
+        if exc_info is not None:
+            return False
+        self.started = self.complete = context.ended = True
+        self._head = None
+        self._piece = piece
+        self._server_start(status, headers)
+        return True
+
+    # -- what the server calls, once it is the body --------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[bytes]:
+        # Nothing of the application is left to run, so nothing of ours has to stand between.
+        return iter(self._piece)
+
+    def __len__(self) -> int:
+        return 1
+
+    def close(self) -> None:
+        """End the run. Once, however often the server calls it."""
+        if self.closed:
+            return
+        self.closed = True
+        self._piece = ()
+        context = self.context
+        if context.held is not None or context.reason is not None:
+            self.end()
+            return
+        guard = self._guard
+        try:
+            at = guard.clock.now()
+            guard.end(self._entry, self._cost, COMPLETED, at - self._admitted_at, self._tenant, at)
+            if at >= guard.overload.look_at:
+                guard.look()
+        except Exception as error:  # noqa: BLE001  the response is on its way, whatever our own code does
+            guard.listeners.failed("release", error)
+
+    def __del__(self) -> None:
+        # As of a body that the server has dropped: no lock may be taken here.
+        if not self.closed:
+            self.abandoned.append(self)
