@@ -142,7 +142,8 @@ EDGE_FAULTS = (
     Fault("edge_wsgi_the_error_is_the_servers", WSGI_RUN, "            return not self.started\n", "            return False\n", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
-    Fault("edge_wsgi_413_and_not_504", WSGI_BODY, "answer = stopped.get(run.context.reason or CancelReason.DEADLINE, late_answer)", "answer = late_answer", (
+    Fault("edge_wsgi_413_and_not_504", WSGI_BODY, "answer = stopped.get(reason or CancelReason.DEADLINE, stopped[CancelReason.DEADLINE])",
+        "answer = stopped[CancelReason.DEADLINE]", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
     Fault("edge_wsgi_head_twice", WSGI_RUN, " if pair[0].lower() != name.lower()]", "]", (

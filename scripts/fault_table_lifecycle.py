@@ -82,14 +82,14 @@ LIFECYCLE_FAULTS = (
     Fault("drain_without_an_answer", SUPERVISE, ", CancelReason.SHUTDOWN})", "})", (
         STOPS + "what_still_runs_at_the_end_is_cancelled_and_answered",
     )),
-    Fault("drain_untold_to_threads", THREAD_CONTEXT, "and self._clock.now() >= self.stop_at:", "and False:", (
+    Fault("drain_untold_to_threads", THREAD_CONTEXT, "            if now >= self.stop_at:", "            if False:", (
         LIVES + "a_thread_learns_of_the_end",
         WSGI_STOPS + "check_ends_what_still_runs_at_the_end",
     )),
     Fault("drain_does_not_wake_the_alarm", ALARM, "        if self._thread is None:\n            return\n        try:", "        return\n        try:", (
         LIVES + "a_threads_callbacks_run_at_the_end",
     )),
-    Fault("drain_of_threads_unanswered", WSGI_RUN, "REPLACED = (CancelReason.DEADLINE, CancelReason.SHUTDOWN)", "REPLACED = (CancelReason.DEADLINE,)", (
+    Fault("drain_of_threads_unanswered", WSGI_RUN, "REPLACED = (CancelReason.DEADLINE, CancelReason.SHUTDOWN, ", "REPLACED = (CancelReason.DEADLINE, ", (
         WSGI_STOPS + "check_ends_what_still_runs_at_the_end",
     )),
     Fault("shutdown_told_too_early", LIFESPAN, "        await asyncio.sleep(LOOK_EVERY)\n", "        return\n", (
@@ -238,7 +238,7 @@ LIFECYCLE_FAULTS = (
     Fault("drain_does_not_wait_for_a_threads_section", ALARM, "        return max(left, self._section_left(context))", "        return left", (
         LIVES + "a_threads_section_holds_the_end_back",
     )),
-    Fault("drain_told_after_the_answer", THREAD_CONTEXT, "if reason is None and not self.ended and self._clock", "if reason is None and self._clock", (
+    Fault("drain_told_after_the_answer", THREAD_CONTEXT, "if reason is None and not self.ended:\n            now", "if reason is None:\n            now", (
         LIVES + "a_thread_whose_request_is_complete_is_told_of_no_end",
     )),
 )  # fmt: skip

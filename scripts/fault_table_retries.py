@@ -68,7 +68,7 @@ FAULTS = (
     Fault("heard_under_the_first_names", CONTEXT, "if heard is None or heard[0] != fields:", "if heard is None:",
         WIRE),
     Fault("budget_hides_the_owner", WITHIN, "return self._outer.retry_owner(fields)", "return None", WIRE),
-    Fault("wsgi_hears_nothing", WSGI, "        context.environ = environ\n", "", WIRE),
+    Fault("wsgi_hears_nothing", WSGI, "guard, None, entry, environ)", "guard, None, entry, {})", WIRE),
     Fault("first_attempt_of_envoy_owns", OWNER, "if attempt >= 2:", "if attempt >= 1:", (*READ, *WIRE)),
     Fault("any_name_is_passed_on", OWNER, "name if known else UNKNOWN", "name", (*READ, *WIRE)),
     Fault("unreadable_pushback_is_none", PUSHBACK, "        return None\n", "        return 0.0\n", (*READ, *WIRE)),

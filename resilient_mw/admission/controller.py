@@ -113,8 +113,8 @@ class AdmissionController(Phases):
         else:
             self.forecast.finish(route, outcome, ran)
         state = self.classes[route.rank]
-        apart = state.tenants is not None or state.reserved
-        if apart or self.waiting or route.rank < 0 or state.slots < cost:
+        apart = state.tenants is not None or state.reserved or state.slots < cost
+        if apart or self.waiting or route.rank < 0:
             return self.release(now, route, cost, tenant)
         self.slots.in_use -= cost  # give_back() for a class without reserve, without a call
         state.slots -= cost

@@ -118,12 +118,6 @@ class Guard(GuardState):
         if self.overload.crowded:
             self.overload.thin_out()
 
-    def left(self, entry: RouteEntry) -> None:
-        """Count a request that has just arrived, and whose caller has gone before anything was decided."""
-        with self._lock:
-            entry.arrived += 1
-            entry.left += 1
-
     def catch_up(self) -> None:
         """Do what was left for later."""
         while True:
@@ -132,6 +126,12 @@ class Guard(GuardState):
             except IndexError:
                 return
             call()
+
+    def left(self, entry: RouteEntry) -> None:
+        """Count a request that has just arrived, and whose caller has gone before anything was decided."""
+        with self._lock:
+            entry.arrived += 1
+            entry.left += 1
 
     def look_at(self, waiter: Waiter) -> float:
         """Return the instant at which a waiter should call `tick`."""

@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from resilient_mw.admission.overrides import PolicyOverrides
 
 PREFLIGHT_KEYS = frozenset(environ_key(name) for name in PREFLIGHT)
-TELLING = frozenset({environ_key("access-control-request-method"), "CONTENT_LENGTH", WAITED})
+TELLING = frozenset({environ_key("access-control-request-method"), WAITED})
 """Keys of the environ that take a request off the shortest way, beside those of the header fields of deadlines."""
+NO_BODY = ("", "0")
+"""What servers have for the size of a request body that is not there."""
 
 
 class ResilienceMiddleware:
@@ -134,7 +136,12 @@ class ResilienceMiddleware:
         try:
             # Most requests say nothing that a decision depends on but method and path.
             path = environ.get("PATH_INFO") or "/"
-            if outer is NO_REQUEST and environ.keys().isdisjoint(self._telling) and path.isascii():
+            if (
+                outer is NO_REQUEST
+                and environ.keys().isdisjoint(self._telling)
+                and environ.get("CONTENT_LENGTH", "") in NO_BODY
+                and path.isascii()
+            ):
                 entry = self._protection.table.entry(path, method, environ)
                 if entry.plain and self._short:
                     now = guard.clock.now()
@@ -190,7 +197,7 @@ class ResilienceMiddleware:
             if key in environ:
                 fields.append((name, environ[key]))
         now = guard.clock.now()
-        if now >= guard.overload.look_at:
+        if guard.overload.look_at <= now:
             guard.look()
         method = environ.get("REQUEST_METHOD", "")
         if method == "OPTIONS" and environ.keys() >= PREFLIGHT_KEYS:
@@ -250,6 +257,8 @@ class ResilienceMiddleware:
                 run = self._abandoned.popleft()
             except IndexError:
                 return
+            if run.closed:
+                continue  # two finalizers have left it here
             run.give_up()
             if not run.complete:
                 _warn_of_dropped_body(self._guard.listeners)

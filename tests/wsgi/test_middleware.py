@@ -211,12 +211,14 @@ def test_our_own_failure_before_the_application_lets_the_request_pass(
     middleware = ResilienceMiddleware(hello, policy)
     broken = OSError("ours")
 
-    def deadline_at(*_: object) -> float:
+    def fail(*_: object) -> None:
         raise broken
 
-    monkeypatch.setattr(protection.Protection, "deadline_at", deadline_at)
-    for _ in range(3):
-        assert ScriptedWSGI(middleware).run().body == b"hello"
+    monkeypatch.setattr(protection.Protection, "deadline_at", fail)
+    for headers in ([("X-Request-Timeout-Ms", "100")], [("Grpc-Timeout", "1S")]):
+        assert ScriptedWSGI(middleware, headers=headers).run().body == b"hello"
+    monkeypatch.setattr(middleware.protection.guard, "arrive", fail)
+    assert ScriptedWSGI(middleware).run().body == b"hello"
     assert events == [GuardFailed("admission", broken)] * 3
     assert guard_of(policy).snapshot().guard_errors == 3
     assert slots_taken(policy) == 0
