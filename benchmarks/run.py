@@ -17,6 +17,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from flask import Flask
+from flask_limiter import Limiter
+from flask_limiter.util import get_remote_address
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
@@ -106,6 +109,23 @@ def noop_wsgi(environ: Message, start_response: Any) -> Iterable[bytes]:
     return raw_wsgi(environ, start_response)
 
 
+def flask_route(*, limited: bool = False, guarded: bool = False) -> Any:
+    """Return a Flask application with one route: alone, under flask-limiter (in memory), or under this middleware."""
+    app = Flask("bench")
+    if limited:
+        Limiter(
+            get_remote_address, app=app, default_limits=["1000000000 per second"], storage_uri="memory://"
+        )
+
+    @app.get("/item")
+    def item() -> str:
+        return "ok"
+
+    if guarded:
+        app.wsgi_app = WsgiMiddleware(app.wsgi_app, limit=1000, name="bench-flask")  # type: ignore[method-assign]
+    return app
+
+
 def wsgi(app: Any) -> Case:
     """Return a case: CPU microseconds per request, one after the other."""
 
@@ -170,6 +190,9 @@ def main() -> int:
             "WSGI raw",
         ),
         "WSGI resilient_mw, refused": (wsgi(full(WsgiMiddleware, raw_wsgi)), "WSGI raw"),
+        "Flask route": (wsgi(flask_route()), None),
+        "Flask route, resilient_mw": (wsgi(flask_route(guarded=True)), "Flask route"),
+        "Flask route, flask-limiter": (wsgi(flask_route(limited=True)), "Flask route"),
     }
     seen: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(1, rounds + 1):

@@ -56,7 +56,26 @@ class WholeRun(Run):
         context = self.context
         if context.held is not None or context.reason is not None:
             self.end()
-            return
+        else:
+            self._end_at_once()
+
+    def end(self) -> None:
+        """Give the slots back and count the run, with no detour if it was a usual one."""
+        context = self.context
+        if (
+            self.complete
+            and not self.failed
+            and context.ended
+            and context.hooks is None
+            and context.reason is None
+            and context.held is None
+            and self._left_at <= context.deadline_at
+        ):
+            self._end_at_once()
+        else:
+            super().end()
+
+    def _end_at_once(self) -> None:
         guard = self._guard
         try:
             at = guard.clock.now()
