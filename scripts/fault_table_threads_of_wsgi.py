@@ -23,7 +23,7 @@ FAULTS = (
     Fault("gone_hidden_by_bytes", CALLERS, "_hung_up if POLLRDHUP else _at_its_end", "_at_its_end", (
         ON_CALLERS + "bytes_of_a_pipelined_request_hide_nothing",
     )),
-    Fault("gone_reads_tls", CALLERS, 'if hasattr(connection, "context"):', "if False:", (
+    Fault("gone_reads_tls", CALLERS, "socket.socket.recv(connection, 1,", "connection.recv(1,", (
         ON_CALLERS + "tls_is_not_read_from",
     )),
     Fault("gone_takes_bytes", CALLERS, "socket.MSG_PEEK | socket.MSG_DONTWAIT", "socket.MSG_DONTWAIT", (
@@ -35,7 +35,7 @@ FAULTS = (
     Fault("gone_at_every_check", CONTEXT, "self._look_at = now + LOOK_EVERY", "self._look_at = now", (
         ON_CALLERS + "check_says_that_the_caller_has_gone_and_looks_at_most_every_100_ms",
     )),
-    Fault("gone_after_the_answer", CONTEXT, "gone is None or now < self._look_at or self.ended", "gone is None or now < self._look_at", (
+    Fault("gone_after_the_answer", CONTEXT, "if reason is None and not self.ended:\n            now", "if reason is None:\n            now", (
         ON_CALLERS + "whoever_has_his_answer_is_not_looked_after",
     )),
     Fault("gone_unseen_by_the_alarm", ALARM, "looking = self._look_for_callers()", "looking = False", (

@@ -2,7 +2,7 @@
 
 Nobody is told: somebody has to look. waitress has a function for it, which sees something only with
 `channel_request_lookahead=1`. gunicorn hands its socket over. It is only asked whether the peer has hung up: nothing is read
-from it, not even with MSG_PEEK, so bytes of a pipelined request and those of TLS stay where they are and hide nothing.
+from it, so bytes of a pipelined request and those of TLS stay where they are, and where the system has POLLRDHUP they hide nothing.
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ def _hung_up(connection: socket.socket) -> bool:
 
 
 def _at_its_end(connection: socket.socket) -> bool:
-    """Return whether there is nothing left to read: what systems without POLLRDHUP can tell, of plain connections only."""
-    if hasattr(connection, "context"):
-        return False  # TLS: what can be read there is not what the caller has sent
-    try:
+    """Return whether the end of the stream is all that is left to read: what systems without POLLRDHUP can tell."""
+    try:  # past TLS, which would not let anybody peek
         return not socket.socket.recv(connection, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False

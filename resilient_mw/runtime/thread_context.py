@@ -118,7 +118,7 @@ class ThreadContext(RequestContext):
     def has_lost_its_caller(self, now: float) -> bool:
         """Look whether the caller has gone, unless somebody has looked a moment ago; return whether he is seen to have."""
         gone = self.gone()
-        if gone is None or now < self._look_at or self.ended:
+        if gone is None or now < self._look_at:
             return False
         self._look_at = now + LOOK_EVERY
         return gone()

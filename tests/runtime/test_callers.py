@@ -84,6 +84,10 @@ def test_bytes_of_a_pipelined_request_hide_nothing(pair: Pair) -> None:
     assert server.recv(4) == b"GET "
 
 
+def server_bytes(connection: socket.socket) -> int:
+    return len(socket.socket.recv(connection, 100, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+
+
 @pytest.mark.parametrize("polls", [True, False])
 def test_tls_is_not_read_from(pair: Pair, monkeypatch: pytest.MonkeyPatch, polls: bool) -> None:
     """Only whether the connection is there is asked of a socket under TLS: what can be read from it is not the caller's."""
@@ -98,8 +102,9 @@ def test_tls_is_not_read_from(pair: Pair, monkeypatch: pytest.MonkeyPatch, polls
         assert gone is not None
         client.sendall(b"\x15\x03\x03\x00\x02\x01\x00")  # an alert that says goodbye
         assert not gone()
+        assert server_bytes(wrapped) == 7, "they are still there"
         client.close()
-        assert gone() is polls
+        assert gone() is polls, "bytes hide the end from those who can only peek"
 
 
 def test_check_says_that_the_caller_has_gone_and_looks_at_most_every_100_ms() -> None:
