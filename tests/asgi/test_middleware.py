@@ -40,7 +40,7 @@ from tests.asgi.driver import (
 )
 from tests.runtime.downed import Downed
 
-ON_TIME = 0.09
+ON_TIME = 0.25
 """Seconds after its deadline within which a 504 counts as on time on a busy machine."""
 
 WAYS_TO_BE_REFUSED: dict[Reason, Callable[..., Any]] = {}
