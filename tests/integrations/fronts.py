@@ -52,15 +52,41 @@ def _with_ports(settings: str, own: int, first: int, second: int) -> str:
     return settings
 
 
-def _command(name: str, folder: Path, own: int, first: int, second: int) -> list[str]:
-    (block,) = code_blocks(PAGE, name)
-    settings = _with_ports(block, own, first, second)
-    conf = folder / f"{name}-{own}.conf"
-    if name == "nginx":
-        conf.write_text(NGINX_MAIN.format(folder=folder, settings=settings))
-        return [_found("nginx"), "-p", str(folder), "-c", str(conf), "-e", str(folder / "error.log")]
+def nginx_command(folder: Path, settings: str) -> list[str]:
+    """Write a configuration whose `http` block has these settings, and return what runs nginx with it."""
+    conf = folder / "nginx.conf"
+    conf.write_text(NGINX_MAIN.format(folder=folder, settings=settings))
+    return [_found("nginx"), "-p", str(folder), "-c", str(conf), "-e", str(folder / "error.log")]
+
+
+def _haproxy_command(folder: Path, settings: str) -> list[str]:
+    conf = folder / "haproxy.cfg"
     conf.write_text(settings)
     return [_found("haproxy"), "-db", "-f", str(conf)]
+
+
+COMMANDS = {"nginx": nginx_command, "haproxy": _haproxy_command}
+
+
+@contextmanager
+def running(command: list[str], port: int, log: Path) -> Iterator[None]:
+    """Run a proxy until the end of the block, which begins when it listens."""
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+    try:
+        end = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.02)
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
@@ -68,22 +94,7 @@ def front(name: str, folder: Path, first: int, second: int) -> Iterator[int]:
     """Run a proxy, by the name of its block on the page, in front of two ports of this machine; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         own = one.getsockname()[1]
-    log = folder / f"{name}.log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            _command(name, folder, own, first, second), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-        )
-    try:
-        end = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", own), timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.02)
+    (block,) = code_blocks(PAGE, name)
+    command = COMMANDS[name](folder, _with_ports(block, own, first, second))
+    with running(command, own, folder / f"{name}.log"):
         yield own
-    finally:
-        process.kill()
-        process.wait()

@@ -14,10 +14,10 @@ from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core.errors import CallRefused, DeadlineExceeded
 from resilient_mw.runtime.context import current
 from tests.integrations.httpx_wires import Wire, every_wire, timed
-from tests.integrations.nginx_front import NGINX, nginx
+from tests.integrations.nginx_front import nginx
 from tests.transport.tcp_server import Connection, RawServer
 
-pytestmark = [every_wire, pytest.mark.skipif(NGINX is None, reason="nginx is not installed")]
+pytestmark = every_wire
 
 
 def script(connection: Connection) -> None:
