@@ -35,7 +35,7 @@ async def service(scope: Any, receive: Any, send: Any) -> None:
     if path == "/state":
         await _answer(send, seen | {"pid": os.getpid(), "left": current().remaining()})
         return
-    if path != "/left":
+    if path not in app.protection.policy.exempt_paths:
         seen["asked"] += 1
     if path == "/hold":
         try:

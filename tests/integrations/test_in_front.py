@@ -85,7 +85,8 @@ def becomes_true(true: Callable[[], bool], seconds: float = 15.0) -> bool:
 
 
 def test_a_refusal_reaches_the_caller_and_is_not_repeated(stage: Stage) -> None:
-    before = stage.seen()["asked"]
+    seen = stage.seen()
+    before, cancelled = seen["asked"], seen["cancelled"]
     holders: list[socket.socket] = []
     try:
         for number in (1, 2):  # one after the other, so that each goes to a service of its own
