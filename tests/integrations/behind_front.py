@@ -24,7 +24,7 @@ async def _stream(send: Any) -> None:
     headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
-    await asyncio.sleep(10)
+    await asyncio.sleep(25)
     await send({"type": "http.response.body", "body": b"data: 2\n\n"})
 
 
@@ -39,7 +39,7 @@ async def service(scope: Any, receive: Any, send: Any) -> None:
         seen["asked"] += 1
     if path == "/hold":
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(25)
         except asyncio.CancelledError:
             seen["cancelled"] += 1
             raise
@@ -55,7 +55,7 @@ app = ResilienceMiddleware(
     ServerPolicy(
         limit=1,
         queue=0,
-        deadline_default=20,
+        deadline_default=28,
         deadline_maximum=30,
         trusted_peers=["127.0.0.1/32"],
         trusted_hops=1,
