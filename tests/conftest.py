@@ -3,7 +3,14 @@ from __future__ import annotations
 import signal
 import threading
 
+from resilient_mw.core import marks
+
 # Some tests send themselves, or a process of theirs, what Ctrl-C sends. A runner in the background has that signal ignored,
 # and so would everything it starts.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Forget what test modules marked while they were imported: one process imports them all, and serves few of them."""
+    marks._marked.clear()

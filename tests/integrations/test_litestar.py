@@ -40,7 +40,6 @@ from resilient_mw import (
 )
 from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.cli.locate import find
-from resilient_mw.core import marks
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.routes import Route
 from resilient_mw_integrations.litestar import (
@@ -57,7 +56,6 @@ from tests.integrations.conftest import write_entry_points
 from tests.integrations.serving import http_scope, websocket_scope
 
 LOG: list[str] = []
-MARKED_ELSEWHERE = list(marks._marked)
 AnyRequest = Request[Any, Any, Any]
 
 
@@ -147,10 +145,6 @@ async def echo(socket: WebSocket[Any, Any, Any]) -> None:
     await socket.accept()
     await socket.send_text(await socket.receive_text())
     await socket.close()
-
-
-# Marks are global: those of this module, made at its import, must not be unreached ones of another.
-marks._marked[:] = MARKED_ELSEWHERE
 
 
 def make_app(*plugins: ResiliencePlugin, **more: Any) -> Litestar:

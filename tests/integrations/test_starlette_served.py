@@ -17,7 +17,6 @@ from starlette.routing import Mount, Route, Router
 
 from resilient_mw import ServerPolicy, current, priority
 from resilient_mw.asgi import ResilienceMiddleware
-from resilient_mw.core import marks
 from resilient_mw_integrations import _asgi_pages
 from resilient_mw_integrations.starlette.pages import RequestRefused, handled_by
 from tests.asgi import driver
@@ -26,7 +25,6 @@ from tests.contract.stacks import behind_uvicorn
 
 POLICY = ServerPolicy(limit=20, name="starlette-served")
 LOG: list[str] = []
-MARKED_ELSEWHERE = list(marks._marked)
 
 
 async def left(request: Request) -> JSONResponse:
@@ -51,10 +49,6 @@ class Things(HTTPEndpoint):
     @priority("critical")
     async def post(self, request: Request) -> PlainTextResponse:
         return PlainTextResponse("posted")
-
-
-# Marks are global: those of this module, made at its import, must not be unreached ones of another.
-marks._marked[:] = MARKED_ELSEWHERE
 
 
 def make_app(policy: ServerPolicy) -> Starlette:
