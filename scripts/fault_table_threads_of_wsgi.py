@@ -101,16 +101,16 @@ FAULTS = (
     Fault("upload_read_in_shadow_mode", UPLOAD, " or guard.models:", ":", (
         ON_UPLOAD + "other_bodies_are_read_by_the_application",
     )),
-    Fault("whole_after_the_deadline", WHOLE, "            or now >= context.deadline_at\n", "", (
+    Fault("whole_after_the_deadline", WHOLE, " or now >= context.deadline_at", "", (
         "tests/wsgi/test_deadlines.py::test_an_answer_that_comes_too_late_is_replaced",
     )),
-    Fault("whole_though_cancelled", WHOLE, "            or context.reason is not None\n            or context.hooks", "            or context.hooks", (
+    Fault("whole_though_cancelled", WHOLE, "if context.held is not None or context.reason is not None:", "if context.held is not None:", (
         ON_WHOLE + "an_answer_to_cancelled_work_is_counted_as_such",
     )),
-    Fault("whole_with_callbacks", WHOLE, "            or context.hooks is not None\n", "", (
+    Fault("whole_with_callbacks", WHOLE, " or context.hooks is not None", "", (
         ON_WHOLE + "callbacks_are_forgotten_when_the_answer_is_there",
     )),
-    Fault("whole_and_not_degraded", WHOLE, "            or context.degraded\n", "", (
+    Fault("whole_and_not_degraded", WHOLE, " or context.degraded", "", (
         ON_WHOLE + "an_answer_that_is_marked_says_so",
     )),
     Fault("whole_without_the_rest", MIDDLEWARE, "self._short = self._shadow is None and self._protection.tells is None", "self._short = True", (

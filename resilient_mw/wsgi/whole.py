@@ -19,16 +19,9 @@ class WholeRun(Run):
         """Start the response if it is whole and in time; return whether this run is the body for the server."""
         context, head, guard = self.context, self._head, self._guard
         self._left_at = now = guard.clock.now()
-        if (
-            head is None
-            or now >= context.deadline_at
-            or context.reason is not None
-            or context.hooks is not None
-            or context.degraded
-        ):
-            return (
-                False  # something is to be said or done first: see Run.start() and ThreadContext.complete()
-            )
+        # Else something is to be said or done first: see Run.start() and ThreadContext.complete().
+        if head is None or now >= context.deadline_at or context.hooks is not None or context.degraded:
+            return False
         status, headers, exc_info = head
         if exc_info is not None:
             return False

@@ -19,6 +19,7 @@ from resilient_mw.core.events import Cancelled, Event
 from resilient_mw.runtime.context import NO_REQUEST
 from resilient_mw.testing import ManualClock, ScriptedWSGI, use_clock
 from resilient_mw.wsgi import ResilienceMiddleware
+from resilient_mw.wsgi.body import Body
 from tests.wsgi.helpers import TEXT, Chunks, hello, outcomes, serving, slots_taken
 
 if TYPE_CHECKING:
@@ -599,6 +600,7 @@ def test_a_file_that_cannot_be_handed_over_is_iterated(wrapper: Any, options: di
     policy, file = ServerPolicy(limit=1, queue=0, **options), File(b"12345")
     body, server = given_to_server(policy, *files(file, wrapper))
     assert server.status == "200 OK"
+    assert isinstance(body, Body), "its pieces come by here"
     assert b"".join(body) == b"12345"
     body.close()
     assert (file.closings, slots_taken(policy), outcomes(policy)) == (1, 0, {"completed": 1})
