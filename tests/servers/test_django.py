@@ -35,7 +35,7 @@ def project(kind: str, form: str, folder: Path) -> Iterator[Server]:
                 yield server
         else:
             with listening(kind, folder, "application", "tests.django_project.asgi") as running:
-                yield Server(running.port, running.process)  # type: ignore[arg-type]
+                yield Server(kind, running.port, running.process)  # type: ignore[arg-type]
 
 
 @pytest.fixture
