@@ -16,7 +16,6 @@ from resilient_mw.idempotency.fingerprint import Fingerprint
 from resilient_mw.idempotency.machine import IdempotentRequest
 from resilient_mw.idempotency.policy import READING, IdempotencyPolicy
 from resilient_mw.idempotency.treatment import Treatment, Treatments
-from resilient_mw.runtime import switch
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.joins import Joins
@@ -31,6 +30,8 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 class IdempotencyMiddleware:
     """Runs the work of each idempotency key once. Put it inside `ResilienceMiddleware`, or use it alone.
+
+    The kill switch does not reach it: what refuses requests may be taken away, but a payment must not run twice for it.
 
     Args:
         app: the application.
@@ -58,7 +59,7 @@ class IdempotencyMiddleware:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one scope."""
-        if scope["type"] != "http" or scope["method"] in READING or switch.DISABLED:
+        if scope["type"] != "http" or scope["method"] in READING:
             await self.app(scope, receive, send)
             return
         path = below_root(scope["path"], scope.get("root_path", ""))

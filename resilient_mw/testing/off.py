@@ -14,7 +14,8 @@ def disabled() -> Iterator[None]:
 
     It holds for the whole process, all threads and event loops, both middlewares and all policies, because a test often
     sends its requests from another thread than the one that serves them. Requests that were admitted before stay
-    guarded. Nesting is fine. `current()` is then the context without limits, as in a script.
+    guarded. Nesting is fine. `current()` is then the context without limits, as in a script. Idempotency keys are still
+    honoured, since what they protect is the work, and not the server.
 
     Example:
         with disabled():

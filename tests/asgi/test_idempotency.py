@@ -21,6 +21,7 @@ from resilient_mw.idempotency import (
 )
 from resilient_mw.stores.memory import MemoryIdempotencyStore
 from resilient_mw.stores.sqlite import SQLiteIdempotencyStore
+from resilient_mw.testing import disabled
 from tests.asgi.driver import Request, http_scope
 
 KEY = (b"idempotency-key", b'"k-1"')
@@ -120,6 +121,17 @@ async def test_other_requests_pass_untouched() -> None:
         request = await Request(middleware, scope).run()
         assert request.status == 201
     assert app.runs == 4
+
+
+async def test_the_kill_switch_makes_no_payment_run_twice() -> None:
+    app = Payments()
+    middleware = ResilienceMiddleware(guarded(app, use="required"), ServerPolicy(limit=1))
+    with disabled():
+        first, second = await post(middleware).run(), await post(middleware).run()
+        without = await post(middleware, (b"x-a", b"1")).run()
+    assert (first.status, second.status, without.status) == (201, 201, 400)
+    assert second.header("idempotency-replayed") == "true"
+    assert app.runs == 1
 
 
 @pytest.mark.parametrize(
