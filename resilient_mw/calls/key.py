@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -28,13 +29,13 @@ class IdempotencyKeys:
     By default POST and PATCH get one in `Idempotency-Key`, a UUID of version 7, and may then be repeated.
 
     A request that carries the field already keeps it. So does one whose caller gives a key in
-    `extensions={"idempotency_key": ...}`, for a job that keeps its key in its own record.
+    `extensions={"idempotency_key": ...}`. In a job the key comes from the job's record, the same at every delivery.
 
     Attributes:
         header: the field.
         methods: the methods that get a key.
         version: of the UUID: 7 begins with the time, so that keys of one hour lie together in the dependency's index; 4
-            tells nothing about when it was made.
+            tells nothing about when it was made. In a job, version 8 instead of 7, a hash.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -75,10 +76,32 @@ def uuid4(bits: int) -> UUID:
     )
 
 
+def uuid8(bits: int) -> UUID:
+    """Return a UUID of 122 bits of our own (RFC 9562 5.8)."""
+    return UUID(int=uuid4(bits).int & ~(15 << 76) | 8 << 76)
+
+
 def uuid7(seconds: float, bits: int) -> UUID:
     """Return a UUID of 48 bits of milliseconds since 1970 and 74 random bits (RFC 9562 5.7)."""
     time = int(seconds * 1000) & _ONES_48
     return UUID(int=time << 80 | 7 << 76 | (bits >> 62 & _ONES_12) << 64 | 2 << 62 | bits & _ONES_62)
+
+
+def derived_key(version: int, *parts: str) -> str:
+    """Return the key that belongs to some texts: the same for the same ones, in any process, and no other.
+
+    Args:
+        version: 4: in the form of a UUID of version 4, for a dependency that takes no other; 7: of version 8, a hash (RFC 9562
+            5.8), since no time is known.
+        parts: the texts.
+    """
+    hashed = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        hashed.update(b"%d:" % len(data))  # no two lists of texts are one
+        hashed.update(data)
+    bits = int.from_bytes(hashed.digest()) >> 134
+    return str(uuid4(bits) if version == UUID4 else uuid8(bits))
 
 
 def format_key(key: str) -> str:

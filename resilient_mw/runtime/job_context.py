@@ -7,8 +7,6 @@ delivery is. `RetryPolicy(insist=True)` retries nevertheless.
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from resilient_mw.core.cancel import CancelReason
@@ -17,33 +15,21 @@ from resilient_mw.core.headers.retry_owner import RetryOwner
 from resilient_mw.core.ports import Clock
 from resilient_mw.runtime.context import RequestContext, current
 from resilient_mw.runtime.guard import Guard
+from resilient_mw.runtime.running_job import RUNNING_JOB, RunningJob, current_job, idempotency_key
 from resilient_mw.runtime.supervised import Supervised
 from resilient_mw.runtime.thread_context import ThreadContext
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
-    """The job that this code runs for.
-
-    Attributes:
-        id: its name.
-        key: its idempotency key: the same at every delivery, so it is what to send to a dependency, or to insert first.
-        task: the name of what it does, if that has one.
-        attempt: the number of this delivery, from 1.
-    """
-
-    id: str
-    key: str
-    task: str | None
-    attempt: int
-
-
-RUNNING_JOB: ContextVar[RunningJob | None] = ContextVar("resilient_mw_job", default=None)
-
-
-def current_job() -> RunningJob | None:
-    """Return the job that this code runs for; None outside jobs."""
-    return RUNNING_JOB.get()
+__all__ = [
+    "RUNNING_JOB",
+    "JobRecord",
+    "RunningJob",
+    "ThreadJob",
+    "current_job",
+    "idempotency_key",
+    "may_finish",
+    "outcome_of",
+    "require_time",
+]
 
 
 def may_finish(delay: float, typical: float = 0.0) -> bool:

@@ -21,11 +21,11 @@ from typing import Any, Self
 from resilient_mw.admission.job import Job, JobState
 from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.core.errors import JobRefused
-from resilient_mw.runtime.job_context import RunningJob, current_job
+from resilient_mw.runtime.job_context import RunningJob, current_job, idempotency_key
 from resilient_mw.runtime.jobs_consumers import Consumers
 from resilient_mw.runtime.thread_work import call_in_loop
 
-__all__ = ["BoundedJobs", "Job", "JobRefused", "JobsPolicy", "RunningJob", "current_job"]
+__all__ = ["BoundedJobs", "Job", "JobRefused", "JobsPolicy", "RunningJob", "current_job", "idempotency_key"]
 
 CLEAN_UP = 2.0
 """Seconds that jobs get for their clean-up when the queue is closed and they are cancelled."""

@@ -23,13 +23,13 @@ from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import JobRefused
 from resilient_mw.runtime.context import CURRENT
-from resilient_mw.runtime.job_context import RUNNING_JOB, RunningJob, ThreadJob, current_job
+from resilient_mw.runtime.job_context import RUNNING_JOB, RunningJob, ThreadJob, current_job, idempotency_key
 from resilient_mw.runtime.job_slots import PAUSE, Slot, slot_for_thread
 from resilient_mw.runtime.jobs_durable import DurableJobs
 from resilient_mw.runtime.jobs_owner import LOGGER, wake
 from resilient_mw.runtime.slot_waits import Sleeper
 
-__all__ = ["Job", "JobRefused", "JobsPolicy", "RunningJob", "ThreadedJobs", "current_job"]
+__all__ = ["Job", "JobRefused", "JobsPolicy", "RunningJob", "ThreadedJobs", "current_job", "idempotency_key"]
 
 CLEAN_UP = 2.0
 """Seconds that jobs get to notice that the queue is closed, when its time is over."""

@@ -20,6 +20,7 @@ from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
+from resilient_mw.runtime.running_job import RUNNING_JOB
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.scope import Scope
 from resilient_mw.transport.trace import Trace
@@ -123,7 +124,7 @@ class Sending:
             keyed = self._read(fields, now)
         self._says = says
         if not keyed and request.method in fields.key_methods:
-            self._key = _key_of(request.extensions, fields.key_version, owner)
+            self._key = _key_of(request, fields.key_version, owner)
             keyed = True
         context, above = CURRENT.get(), None
         if context is not NO_REQUEST and fields.heard is not None:
@@ -233,15 +234,21 @@ def can_repeat(library: Library, stream: object) -> bool:
     return all(isinstance(getattr(field, "file", b""), bytes | str) for field in fields)
 
 
-def _key_of(extensions: dict[str, Any], version: int, owner: DependencyOwner) -> str:
+def _key_of(request: Any, version: int, owner: DependencyOwner) -> str:
     """Return the value of the key's field; a new key is kept in the request's extensions.
 
     Raises:
         ValueError: the caller's key is none.
     """
-    key = extensions.get(OWN_KEY)
+    key = request.extensions.get(OWN_KEY)
     if key is None:
-        key = extensions[OWN_KEY] = owner.new_key(version)
+        job = RUNNING_JOB.get()
+        if job is None:
+            key = owner.new_key(version)
+        else:
+            path = request.url.raw_path.partition(b"?")[0].decode("ascii", "replace")
+            key = job.next_call(version, owner.dependency.name, request.method, path)
+        request.extensions[OWN_KEY] = key
     return format_key(str(key))
 
 

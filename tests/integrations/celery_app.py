@@ -12,7 +12,7 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
 from resilient_mw import Dependency, RetryPolicy, current
-from resilient_mw.runtime.job_context import current_job
+from resilient_mw.runtime.job_context import current_job, idempotency_key
 from resilient_mw_integrations.celery import install
 
 URL = os.environ.get("CELERY_TEST_URL", "memory://")
@@ -93,3 +93,21 @@ def calls(url: str) -> None:
 @app.task
 def calls_once(url: str) -> None:
     note(task="calls_once", status=_calls(url))
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+def pays_and_dies(url: str, marker: str) -> None:
+    """Make two calls that change something; the process dies after them, once."""
+    import httpx
+
+    from resilient_mw_integrations.httpx import ResilientTransport
+
+    bank = Dependency("bank", match=f"{url}/*", idempotency_key="Idempotency-Key")
+    with httpx.Client(transport=ResilientTransport([bank])) as client:
+        client.post(f"{url}/charges", json={"order": 7})
+        client.post(f"{url}/charges", json={"order": 8})
+        client.post(f"{url}/mails", extensions={"idempotency_key": idempotency_key("mail")})
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(task="pays_and_dies")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ from resilient_mw.core.jobs_snapshot import JobsSnapshot
 from resilient_mw.runtime.job_context import current_job
 from resilient_mw_integrations.celery import ResilientTask, install, task_options
 from tests.integrations.redis_server import RedisServer, redis_server
+from tests.transport.tcp_server import Connection, RawServer
 
 __all__ = ["redis_server"]
 
@@ -172,6 +174,24 @@ def test_a_killed_worker_leaves_its_task_to_the_next_with_the_same_key(shop: Sho
     with shop.worker("--pool", "threads", visibility=1):
         found = shop.noted("dies_once", 2)
     assert [(each["key"], each["first"]) for each in found] == [("order-7", True), ("order-7", False)]
+
+
+def test_a_task_that_is_delivered_again_makes_its_calls_with_the_same_keys(
+    shop: Shop, tmp_path: Path
+) -> None:
+    def bank(connection: Connection) -> None:
+        while connection.request():
+            connection.answer()
+
+    with RawServer(bank) as server:
+        shop.send("pays_and_dies", server.url, str(tmp_path / "marker"))
+        shop.send("pays_and_dies", server.url, str(tmp_path / "marker"))
+        with shop.worker("--pool", "prefork"):
+            shop.noted("pays_and_dies", 2)
+        sent = Counter((each.path, *each.all("idempotency-key")) for each in server.requests)
+    # One of the two tasks was delivered twice.
+    assert sorted(sent.values()) == [1, 1, 1, 2, 2, 2]
+    assert len({key for _, key in sent}) == 6
 
 
 # -- in process --------------------------------------------------------------------------------------------------------
