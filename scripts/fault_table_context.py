@@ -116,7 +116,7 @@ CONTEXT_FAULTS = (
         IN_FRAMEWORKS + "background_tasks_are_told_of_no_deadline_and_of_no_caller_who_left",
     )),
     Fault("flask_background_work_is_told_of_the_deadline", THREAD_CONTEXT,
-        "        return FOREVER if self.ended and self.reason is None else self.deadline_at", "        return self.deadline_at", (
+        "        if self.ended and self.reason is None:\n            return FOREVER\n", "", (
         IN_FRAMEWORKS + "what_goes_on_after_a_flask_response_has_no_deadline",
     )),
     Fault("flask_response_is_never_complete", WSGI_BODY, "        self._run.context.complete(started=self._run.started)\n", "        pass\n", (

@@ -113,7 +113,7 @@ OVERLOAD_FAULTS = (
         ON_WSGI + "requests_look_when_they_come_and_go_at_most_every_50_ms",
     )),
     Fault("wsgi_end_does_not_look", WSGI_RUN, "if at >= guard.overload.look_at:", "if False:", (
-        ON_WSGI + "requests_look_when_they_come_and_go_at_most_every_50_ms",
+        ON_WSGI + "an_end_that_is_no_usual_one_looks_too",
     )),
     # -- the process
     Fault("process_read_by_every_guard", PROCESS, "if known is None or now - known[0] >= EVERY:", "if True:", (

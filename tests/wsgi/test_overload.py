@@ -65,6 +65,19 @@ def test_requests_look_when_they_come_and_go_at_most_every_50_ms(looks: list[flo
     assert looks == [0.0, 0.08, 0.14]
 
 
+def test_an_end_that_is_no_usual_one_looks_too(looks: list[float]) -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+        start_response("200 OK", list(TEXT))
+        yield b"one"
+        yield b"two"
+
+    world = World()
+    request = world.serve(app).call()
+    world.clock.advance(0.06)
+    request.close()
+    assert looks == [0.0, 0.06]
+
+
 def test_without_an_overload_policy_nobody_looks(looks: list[float]) -> None:
     world = World(None)
     world.serve().run()
