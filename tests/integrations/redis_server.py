@@ -17,8 +17,9 @@ SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
 class RedisServer:
     """One server process that can be killed, stopped and started again on the same port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
+        self.options = options
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
@@ -41,6 +42,7 @@ class RedisServer:
             "no",
             "--dir",
             str(self.folder),
+            *self.options,
         ]
         self.process = subprocess.Popen(
             [SERVER, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
+import psycopg
 import pytest
+from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from resilient_mw.idempotency import IdempotencyStore
@@ -26,15 +29,23 @@ def dsn() -> Iterator[str]:
 
 
 class OnServer(IdempotencyStoreSuite):
-    """Time passes for real."""
+    """Time passes at once: everything that is recorded is moved into the past."""
 
-    lease = 0.3
+    lease = 60.0
     rivals = 24
+    table = "resilient_mw_idempotency"
     dsn: str
 
     @pytest.fixture(autouse=True)
     def _server(self, dsn: str) -> None:
         self.dsn = dsn
+        with psycopg.connect(dsn) as connection:
+            connection.execute(f"DROP TABLE IF EXISTS {self.table}")
+
+    def pass_time(self, seconds: float) -> None:
+        moved = ", ".join(f"{each} = {each} - %(by)s" for each in ("began", "lease_until", "expires"))
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(f"UPDATE {self.table} SET {moved}", {"by": timedelta(seconds=seconds)})
 
 
 class TestBlocking(OnServer):
@@ -47,11 +58,14 @@ class TestBlocking(OnServer):
 class TestPool(OnServer):
     """A pool of somebody else, whose connections are not in autocommit mode and give rows as mappings."""
 
+    table = "keys"
+
     @contextmanager
     def open_store(self) -> Iterator[IdempotencyStore]:
         options = "-c default_transaction_isolation=serializable -c default_transaction_read_only=on"
-        with ConnectionPool(f"{self.dsn} options='{options}'", min_size=1, max_size=4) as pool:
-            with used(PostgresIdempotencyStore(pool, table="keys", schema="public")) as store:
+        facts = {"row_factory": dict_row}
+        with ConnectionPool(f"{self.dsn} options='{options}'", kwargs=facts, min_size=1, max_size=4) as pool:
+            with used(PostgresIdempotencyStore(pool, table=self.table, schema="public")) as store:
                 yield store
             with pool.connection() as connection:
                 assert not connection.autocommit
