@@ -13,6 +13,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from resilient_mw.asgi import ResilienceMiddleware as AsgiMiddleware
+from resilient_mw.idempotency.policy import IdempotencyPolicy
 from resilient_mw.runtime.protection import Protection
 from resilient_mw.wsgi import ResilienceMiddleware as WsgiMiddleware
 
@@ -98,6 +99,30 @@ def find(app: object, target: str) -> list[Protected]:
         Unusable: there is none.
     """
     found: list[Protected] = []
+    for layer, host in _layers(app):
+        if isinstance(layer, AsgiMiddleware):
+            found.append(Protected("asgi", layer.protection, (host, layer.app)))
+        elif isinstance(layer, WsgiMiddleware):
+            found.append(Protected("wsgi", layer.protection, (layer.app,)))
+    if not found:
+        raise Unusable(_nothing_found(app, target))
+    return found
+
+
+def idempotency_layers(app: object) -> list[Any]:
+    """Return the middlewares of idempotency keys on an application, the outermost first.
+
+    Args:
+        app: the application, or the outermost thing around it.
+    """
+    layers = (layer for layer, _ in _layers(app))
+    return [
+        each for each in layers if isinstance(getattr(each, "__dict__", {}).get("policy"), IdempotencyPolicy)
+    ]
+
+
+def _layers(app: object) -> Iterator[tuple[object, object]]:
+    """Yield an application and all that is found in it, the outermost first, each with who put it into the scope."""
     seen: dict[int, object] = {}  # keeps the objects, so their ids stay their own
     pending: list[tuple[object, object]] = [(app, None)]
     while pending and len(seen) < MOST_LAYERS:
@@ -105,18 +130,12 @@ def find(app: object, target: str) -> list[Protected]:
         if layer is None or id(layer) in seen:
             continue
         seen[id(layer)] = layer
-        if isinstance(layer, AsgiMiddleware):
-            found.append(Protected("asgi", layer.protection, (host, layer.app)))
-        elif isinstance(layer, WsgiMiddleware):
-            found.append(Protected("wsgi", layer.protection, (layer.app,)))
+        yield layer, host
         stack = _stack(layer)
         if stack is not None:
             host = layer  # what Starlette writes into the scope for all that it wraps
         pending += [(inner, host) for inner in (stack, *_inside(layer))]
         pending += [(inner, layer) for inner in _around(layer)]
-    if not found:
-        raise Unusable(_nothing_found(app, target))
-    return found
 
 
 def _stack(layer: object) -> object:

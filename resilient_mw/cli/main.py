@@ -26,6 +26,9 @@ COMMANDS = {
         "resilient_mw.cli.explain",
         "print the effective policy of an application, and what is likely to be wrong",
     ),
+    "idempotency": Command(
+        "resilient_mw.cli.idempotency", "look at a store of idempotency keys: list, show, release, purge"
+    ),
     "lab": Command(
         "resilient_mw.lab.command", "break a real service on purpose and show what the protections change"
     ),
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="\n".join(
             [
                 "commands:",
-                *(f"  {name:<8} {command.help}" for name, command in COMMANDS.items()),
+                *(f"  {name:<12} {command.help}" for name, command in COMMANDS.items()),
                 "",
                 "resilient-mw COMMAND --help says more about one of them.",
             ]

@@ -12,7 +12,7 @@ from resilient_mw.cli.explained_settings import shown_settings
 from resilient_mw.cli.shown_policies import policies
 from resilient_mw.cli.treatments import DEFAULT, Sources, Treatment
 from resilient_mw.cli.warn import Warn
-from resilient_mw.cli.words import counted, number, seconds
+from resilient_mw.cli.words import counted, number, seconds, table
 from resilient_mw.core.routes import UNMATCHED
 from resilient_mw.core.streams import BODY, HEAD
 
@@ -63,7 +63,7 @@ def _application(app: AppReport, figures: Figures) -> Iterator[str]:
     yield ""
     if not app.routes_known:
         yield "  no route source knows the application; these are the rules of the policy"
-    yield from _table(
+    yield from table(
         ("methods", "route", "class", "cost", "deadline", "min..max", "waits", "from"),
         [_route(row) for row in app.routes if not _is_implied(row, app.routes)],
     )
@@ -122,7 +122,7 @@ def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
     each = ", because each process has a limit of its own" if figures.workers > 1 else ""
     yield f"  together       {workers}{per_second}{each}"
     yield ""
-    yield from _table(
+    yield from table(
         ("class", "weight", "reserved", "while all wait", "alone", "queue"),
         [
             (
@@ -139,7 +139,7 @@ def _meaning(app: AppReport, figures: Figures) -> Iterator[str]:
     given = shown_settings(app.settings)
     if given:
         yield ""
-        yield from _table(("setting", "value", "from"), given)
+        yield from table(("setting", "value", "from"), given)
 
 
 def _slots(slots: float, rate: float | None) -> str:
@@ -218,12 +218,6 @@ def _dependency(each: DependencyReport, figures: Figures) -> Iterator[str]:
         after = "" if each.judges_after is None else f", that is {seconds(each.judges_after)} at this rate"
         yield f"    breaker        judges after {counted(each.minimum_calls, 'outcome')}{after}"
     yield from policies(each)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for row in (head, *rows):
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _rounded(value: Any) -> Any:

@@ -41,6 +41,8 @@ from resilient_mw.runtime import switch
 PREFIX = "RESILIENT_MW_"
 DISABLED = "RESILIENT_MW_DISABLED"
 CONFIG = "RESILIENT_MW_CONFIG"
+KEYS_STORE = "RESILIENT_MW_IDEMPOTENCY_STORE"
+"""The store that `resilient-mw idempotency` looks at; a service may have it in its environment, too."""
 DEFAULT, CODE, KEYWORD = "default", "code", "keyword of the middleware"
 """Sources that are neither a file nor a variable."""
 
@@ -164,7 +166,7 @@ def _settings(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
-    known = [DISABLED, CONFIG, *(f"{PREFIX}{field.upper()}" for field in FIELDS)]
+    known = [DISABLED, CONFIG, KEYS_STORE, *(f"{PREFIX}{field.upper()}" for field in FIELDS)]
     for variable in environ:
         if variable.startswith(PREFIX) and not NOT_OURS.search(variable.removeprefix(PREFIX)):
             check_known(variable, known, "environment")

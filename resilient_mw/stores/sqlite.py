@@ -31,30 +31,30 @@ from resilient_mw.idempotency.record import (
 from resilient_mw.idempotency.shelf import Row
 from resilient_mw.stores.connections import SQLiteFile
 
-_TABLE: Final = "resilient_mw_idempotency"
+TABLE: Final = "resilient_mw_idempotency"
 # By the machine's wall clock, read by SQLite, since leases must outlive a restart: a step of it makes them longer or shorter.
 _NOW: Final = "(julianday('now') - 2440587.5) * 86400.0"
 _COLUMNS: Final = (
     "token, state, id, fingerprint, began, lease_until, expires, caller, completed_by, "
     "about_key, about_method, about_route, about_caller"
 )
-_READ: Final = f"SELECT {_COLUMNS}, answer FROM {_TABLE} WHERE record = ?"
-_READ_HEAD: Final = f"SELECT {_COLUMNS}, NULL FROM {_TABLE} WHERE record = ?"
+_READ: Final = f"SELECT {_COLUMNS}, answer FROM {TABLE} WHERE record = ?"
+_READ_HEAD: Final = f"SELECT {_COLUMNS}, NULL FROM {TABLE} WHERE record = ?"
 _INSERT: Final = (
-    f"INSERT INTO {_TABLE} (record, token, state, fingerprint, began, lease_until, expires, caller, completed_by, "
+    f"INSERT INTO {TABLE} (record, token, state, fingerprint, began, lease_until, expires, caller, completed_by, "
     "about_key, about_method, about_route, about_caller) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _UPDATE: Final = (
-    f"UPDATE {_TABLE} SET token = ?, state = ?, fingerprint = ?, lease_until = ?, expires = ?, completed_by = ?, answer = ? "
+    f"UPDATE {TABLE} SET token = ?, state = ?, fingerprint = ?, lease_until = ?, expires = ?, completed_by = ?, answer = ? "
     "WHERE record = ?"
 )
-_DELETE: Final = f"DELETE FROM {_TABLE} WHERE record = ?"
-_COUNT: Final = f"SELECT count(*), min(expires) FROM (SELECT expires FROM {_TABLE} WHERE caller = ? AND expires > ? LIMIT ?)"
+_DELETE: Final = f"DELETE FROM {TABLE} WHERE record = ?"
+_COUNT: Final = f"SELECT count(*), min(expires) FROM (SELECT expires FROM {TABLE} WHERE caller = ? AND expires > ? LIMIT ?)"
 _PURGE: Final = (
-    f"DELETE FROM {_TABLE} WHERE id IN (SELECT id FROM {_TABLE} WHERE expires <= ? ORDER BY expires LIMIT ?)"
+    f"DELETE FROM {TABLE} WHERE id IN (SELECT id FROM {TABLE} WHERE expires <= ? ORDER BY expires LIMIT ?)"
 )
 _LIST: Final = (
-    f"SELECT record, {_COLUMNS}, NULL FROM {_TABLE} WHERE record > :after AND expires > :now AND (:state IS NULL OR :state = "
+    f"SELECT record, {_COLUMNS}, NULL FROM {TABLE} WHERE record > :after AND expires > :now AND (:state IS NULL OR :state = "
     "CASE WHEN state = 'running' AND lease_until <= :now THEN 'unknown' ELSE state END) ORDER BY record LIMIT :limit"
 )
 _SWEPT: Final = 2
@@ -181,7 +181,7 @@ class SQLiteIdempotencyStore:
     def ping(self, *, timeout: float = TIMEOUT) -> None:
         """As of `IdempotencyStore`."""
         with self._file.reading(timeout) as connection:
-            connection.execute(f"SELECT 1 FROM {_TABLE} LIMIT 1").fetchone()
+            connection.execute(f"SELECT 1 FROM {TABLE} LIMIT 1").fetchone()
 
     def close(self) -> None:
         """As of `IdempotencyStore`."""
