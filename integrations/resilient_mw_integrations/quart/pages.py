@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from quart import Quart
-from quart.ctx import RequestContext
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException, default_exceptions
 
@@ -27,6 +27,8 @@ class ErrorPages:
 
     def __init__(self, app: Quart) -> None:
         self._app = app
+        # Since 0.23 the handler is given the context, which is one of another class.
+        self._told_context = len(signature(app.handle_http_exception).parameters) == 2
 
     async def __call__(self, refused: RefusedRequest) -> RefusalPage | None:
         """Return the page of a refusal; None if the application has no handler for it."""
@@ -51,8 +53,10 @@ class ErrorPages:
         )
         request.body.set_complete()
         session = await app.ensure_async(app.session_interface.make_null_session)(app)
-        async with RequestContext(app, request, session):
-            answer = await app.handle_http_exception(error)
+        context: Any = type(app.request_context(request))(app, request=request, session=session)
+        handle: Any = app.handle_http_exception
+        async with context:
+            answer = await (handle(context, error) if self._told_context else handle(error))
             if isinstance(answer, HTTPException):
                 return None
             response: Any = await app.make_response(answer)
