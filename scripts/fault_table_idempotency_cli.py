@@ -9,7 +9,11 @@ KEEPER = "resilient_mw/cli/idempotency_keeper.py"
 SHOWN = "resilient_mw/cli/idempotency_shown.py"
 WORDS = "resilient_mw/cli/words.py"
 URLS = "resilient_mw/stores/urls.py"
+ADVICE = "resilient_mw/cli/advice_keys.py"
+REPORT = "resilient_mw/cli/explained_keys.py"
+LOCATE = "resilient_mw/cli/locate.py"
 TESTS = "tests/cli/test_idempotency.py::"
+EXPLAIN = "tests/cli/test_keys.py::"
 
 FAULTS = (
     Fault(
@@ -98,5 +102,47 @@ FAULTS = (
         "    if known is None:\n",
         "    if known == 2:\n",
         (TESTS + "test_what_is_no_store",),
+    ),
+    Fault(
+        "explain_keys_of_any_process",
+        ADVICE,
+        "max(question.workers, question.machines) > 1:",
+        "question.machines > 1:",
+        (EXPLAIN + "test_each_warning",),
+    ),
+    Fault(
+        "explain_keys_lease_without_harm",
+        ADVICE,
+        'row.lease < row.budget and row.on_unknown != "refuse":',
+        "row.lease < row.budget:",
+        (EXPLAIN + "test_each_warning",),
+    ),
+    Fault(
+        "explain_keys_mark_forgotten",
+        REPORT,
+        "mark = None if route.mark is None else route.mark.idempotency",
+        "mark = None",
+        (EXPLAIN + "test_each_route_says_how_it_treats_keys",),
+    ),
+    Fault(
+        "explain_keys_rule_by_default",
+        REPORT,
+        "source = RULE if treatment != below else DEFAULT",
+        "source = DEFAULT",
+        (EXPLAIN + "test_each_route_says_how_it_treats_keys",),
+    ),
+    Fault(
+        "explain_keys_alone_unusable",
+        LOCATE,
+        "if not found and not idempotency_layers(app):",
+        "if not found:",
+        (EXPLAIN + "test_keys_without_admission_are_explained",),
+    ),
+    Fault(
+        "explain_keys_always_around",
+        LOCATE,
+        "around = around and not isinstance(",
+        "around = around or isinstance(",
+        (EXPLAIN + "test_each_warning",),
     ),
 )

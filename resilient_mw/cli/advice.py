@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from resilient_mw.admission.routing import WEBSOCKET_METHOD
 from resilient_mw.cli.advice_calls import dependency_advice
+from resilient_mw.cli.advice_keys import keys_advice
 from resilient_mw.cli.explained import GIVEN, AppReport, Figures, with_threads
 from resilient_mw.cli.explained_calls import DependencyReport
 from resilient_mw.cli.facts import THREADS, AppFacts, Facts, Question, RouteFact
@@ -28,7 +29,7 @@ OPEN_TIMES = 10
 
 
 def advice(facts: Facts, figures: Figures, question: Question) -> tuple[Warn, ...]:
-    """Return all warnings: by application in the order in which they were found, then marks, then dependencies."""
+    """Return all warnings: by application in the order in which they were found, then keys, marks and dependencies."""
     found: list[Warn] = []
     for app, report in zip(facts.apps, figures.applications, strict=True):
         if report.shares_state_with is None:
@@ -39,6 +40,8 @@ def advice(facts: Facts, figures: Figures, question: Question) -> tuple[Warn, ..
         found += _rules(app)
         for row in report.routes:
             found += _row(report, row)
+    for keys, keys_report in zip(facts.keys, figures.keys, strict=True):
+        found += keys_advice(keys, keys_report, question)
     for name, reason in sorted((facts.lost_marks or {}).items()):
         found.append(Warn("mark_without_route", None, name, f"the mark on {name} has no effect: {reason}"))
     for dependency in figures.dependencies:

@@ -14,7 +14,7 @@ from resilient_mw.cli.advice import advice
 from resilient_mw.cli.explained import explained
 from resilient_mw.cli.facts import Question
 from resilient_mw.cli.gather import gather
-from resilient_mw.cli.locate import Unusable, find, load
+from resilient_mw.cli.locate import Unusable, find, idempotency_layers, load
 from resilient_mw.cli.shown import as_json, as_text
 
 OK, WARNED, USAGE = 0, 1, 2
@@ -46,6 +46,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--workers", metavar="N", type=_count, default=1, help="server processes (default: 1)")
     made.add_argument(
+        "--machines", metavar="N", type=_count, default=1, help="machines that they are on (default: 1)"
+    )
+    made.add_argument(
         "--threads", metavar="N", type=_count, help="worker threads of one process (ASGI: 40 unless changed)"
     )
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -57,12 +60,14 @@ def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
     arguments = parser()
     options = arguments.parse_args(argv)
-    question = Question(options.service_time, options.rate, options.workers, options.threads)
+    question = Question(
+        options.service_time, options.rate, options.workers, options.threads, options.machines
+    )
     try:
         with redirect_stdout(sys.stderr):  # what the application prints is no part of the report
             app = load(options.target, factory=options.factory)
             found = find(app, options.target)
-            facts = gather(options.target, found)
+            facts = gather(options.target, found, idempotency_layers(app))
     except Unusable as error:
         arguments.error(str(error))
     figures = explained(facts, question)

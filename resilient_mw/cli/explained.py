@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.cli.explained_calls import DependencyReport, dependency_report
+from resilient_mw.cli.explained_keys import KeysReport, keys_reports
 from resilient_mw.cli.explained_settings import Setting, settings
 from resilient_mw.cli.facts import AppFacts, Facts, Question
 from resilient_mw.cli.treatments import Treatment, budget_without_header, longest_wait, mean, treatments
@@ -123,6 +124,7 @@ class Figures:
         applications: one per middleware, the outermost first.
         dependencies: by name.
         disabled: whether the kill switch lets every request pass.
+        keys: one per middleware of idempotency keys, the outermost first.
     """
 
     target: str
@@ -131,6 +133,7 @@ class Figures:
     applications: tuple[AppReport, ...]
     dependencies: tuple[DependencyReport, ...]
     disabled: bool = False
+    keys: tuple[KeysReport, ...] = ()
 
 
 def explained(facts: Facts, question: Question) -> Figures:
@@ -148,6 +151,7 @@ def explained(facts: Facts, question: Question) -> Figures:
         applications,
         tuple(dependency_report(each, question, longest) for each in facts.dependencies),
         facts.disabled,
+        keys_reports(facts.keys, {row.template: row.budget for app in applications for row in app.routes}),
     )
 
 

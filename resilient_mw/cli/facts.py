@@ -10,6 +10,7 @@ from resilient_mw.calls.dependency import Dependency
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.snapshot import AppSnapshot
+from resilient_mw.idempotency.policy import IdempotencyPolicy
 
 THREADS = 40
 """Threads in which an ASGI framework runs sync endpoints, unless somebody has changed it: anyio's default."""
@@ -24,12 +25,14 @@ class Question:
         rate: requests per second that all processes together get; None: unknown.
         workers: server processes.
         threads: worker threads of one process; None: anyio's default under ASGI, unknown under WSGI.
+        machines: machines on which these processes are.
     """
 
     service_time: float | None = None
     rate: float | None = None
     workers: int = 1
     threads: int | None = None
+    machines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,27 @@ class AppFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysFacts:
+    """One middleware of idempotency keys and the application in it.
+
+    Attributes:
+        protocol: `asgi` or `wsgi`.
+        policy: the policy.
+        store: the name of the store's class.
+        shared: who sees its records: `process`, `machine` or `network`.
+        around: whether a `ResilienceMiddleware` is inside it.
+        routes: as of `AppFacts`.
+    """
+
+    protocol: str
+    policy: IdempotencyPolicy
+    store: str
+    shared: str
+    around: bool
+    routes: tuple[RouteFact, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class DependencyFacts:
     """One dependency and what became of the calls to it in this process."""
 
@@ -88,6 +112,7 @@ class Facts:
         dependencies: by name.
         lost_marks: marked objects that lead to no route of any application, with the reason.
         disabled: whether the kill switch lets every request pass.
+        keys: one entry per middleware of idempotency keys, the outermost first.
     """
 
     target: str
@@ -95,3 +120,4 @@ class Facts:
     dependencies: tuple[DependencyFacts, ...] = ()
     lost_marks: Mapping[str, str] | None = None
     disabled: bool = False
+    keys: tuple[KeysFacts, ...] = ()

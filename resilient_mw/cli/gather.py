@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Sequence
 from functools import partial
 
-from resilient_mw.cli.facts import AppFacts, DependencyFacts, Facts, RouteFact
-from resilient_mw.cli.locate import Protected, Unusable
+from resilient_mw.cli.facts import AppFacts, DependencyFacts, Facts, KeysFacts, RouteFact
+from resilient_mw.cli.locate import Keyed, Protected, Unusable
 from resilient_mw.core import ports
 from resilient_mw.core.marks import unreached_marks
 from resilient_mw.core.routes import WEBSOCKET, Route
@@ -18,12 +18,13 @@ from resilient_mw.runtime.protection import NO_ROUTE, NO_SOURCE
 from resilient_mw.runtime.sources import find_resolver
 
 
-def gather(target: str, found: Sequence[Protected]) -> Facts:
+def gather(target: str, found: Sequence[Protected], keyed: Sequence[Keyed] = ()) -> Facts:
     """Return everything that is known.
 
     Args:
         target: what the user asked about.
         found: the middlewares.
+        keyed: those of idempotency keys.
 
     Raises:
         Unusable: an application would refuse to start, because a mark does not fit its policy.
@@ -46,8 +47,24 @@ def gather(target: str, found: Sequence[Protected]) -> Facts:
                 sources_of(policy),
             )
         )
+    keys: list[KeysFacts] = []
+    for one in keyed:
+        routes = _found(one.apps)
+        unknown = unknown or routes is None
+        targets += [owner for route in routes or () for owner in route.targets]
+        store = one.store
+        keys.append(
+            KeysFacts(
+                one.protocol,
+                one.policy,
+                type(getattr(store, "blocking_store", store)).__name__,
+                store.shared,
+                one.around and bool(found),
+                None if routes is None else tuple(_facts(route) for route in routes if _is_http(route)),
+            )
+        )
     lost = dict.fromkeys(unreached_marks(targets), NO_SOURCE if unknown else NO_ROUTE)
-    return Facts(target, tuple(apps), _dependencies(), lost, switch.DISABLED)
+    return Facts(target, tuple(apps), _dependencies(), lost, switch.DISABLED, tuple(keys))
 
 
 def runs_in_thread(route: Route) -> bool:
@@ -61,11 +78,7 @@ def runs_in_thread(route: Route) -> bool:
 
 def _routes(each: Protected) -> list[Route] | None:
     policy = each.protection.policy
-    try:
-        resolver = find_resolver(each.apps)
-        routes = None if resolver is None else list(resolver.routes())
-    except Exception as error:  # route sources walk through objects of the application
-        raise Unusable(f"the routes cannot be read: {type(error).__name__}: {error}") from error
+    routes = _found(each.apps)
     for route in routes or ():
         if route.mark is not None:
             try:
@@ -73,6 +86,14 @@ def _routes(each: Protected) -> list[Route] | None:
             except ValueError as error:
                 raise Unusable(f"the application will not start: {error}") from error
     return routes
+
+
+def _found(apps: tuple[object, ...]) -> list[Route] | None:
+    try:
+        resolver = find_resolver(apps)
+        return None if resolver is None else list(resolver.routes())
+    except Exception as error:  # route sources walk through objects of the application
+        raise Unusable(f"the routes cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _is_http(route: Route) -> bool:

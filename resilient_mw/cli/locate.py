@@ -54,6 +54,24 @@ class Protected(NamedTuple):
     apps: tuple[object, ...]
 
 
+class Keyed(NamedTuple):
+    """One middleware of idempotency keys that was found.
+
+    Attributes:
+        protocol: `asgi` or `wsgi`.
+        policy: its policy.
+        store: where its records are.
+        apps: as of `Protected`.
+        around: whether no `ResilienceMiddleware` was found before it, so that one may be inside it.
+    """
+
+    protocol: str
+    policy: IdempotencyPolicy
+    store: Any
+    apps: tuple[object, ...]
+    around: bool
+
+
 def load(target: str, *, factory: bool) -> object:
     """Import an application.
 
@@ -89,14 +107,14 @@ def load(target: str, *, factory: bool) -> object:
 
 
 def find(app: object, target: str) -> list[Protected]:
-    """Return the middlewares of ours on an application, the outermost first.
+    """Return the middlewares of ours on an application that admit requests, the outermost first.
 
     Args:
         app: the application, or the outermost thing around it.
         target: its name, for messages.
 
     Raises:
-        Unusable: there is none.
+        Unusable: there is none, and none for idempotency keys.
     """
     found: list[Protected] = []
     for layer, host in _layers(app):
@@ -104,21 +122,26 @@ def find(app: object, target: str) -> list[Protected]:
             found.append(Protected("asgi", layer.protection, (host, layer.app)))
         elif isinstance(layer, WsgiMiddleware):
             found.append(Protected("wsgi", layer.protection, (layer.app,)))
-    if not found:
+    if not found and not idempotency_layers(app):
         raise Unusable(_nothing_found(app, target))
     return found
 
 
-def idempotency_layers(app: object) -> list[Any]:
+def idempotency_layers(app: object) -> list[Keyed]:
     """Return the middlewares of idempotency keys on an application, the outermost first.
 
     Args:
         app: the application, or the outermost thing around it.
     """
-    layers = (layer for layer, _ in _layers(app))
-    return [
-        each for each in layers if isinstance(getattr(each, "__dict__", {}).get("policy"), IdempotencyPolicy)
-    ]
+    found: list[Keyed] = []
+    around = True
+    for layer, host in _layers(app):
+        own = getattr(layer, "__dict__", {})
+        around = around and not isinstance(layer, AsgiMiddleware | WsgiMiddleware)
+        if isinstance(own.get("policy"), IdempotencyPolicy):
+            protocol = "asgi" if inspect.iscoroutinefunction(type(layer).__call__) else "wsgi"
+            found.append(Keyed(protocol, own["policy"], own["store"], (host, own["app"]), around))
+    return found
 
 
 def _layers(app: object) -> Iterator[tuple[object, object]]:

@@ -9,6 +9,7 @@ from typing import Any
 from resilient_mw.cli.explained import GIVEN, AppReport, Figures
 from resilient_mw.cli.explained_calls import DependencyReport
 from resilient_mw.cli.explained_settings import shown_settings
+from resilient_mw.cli.shown_keys import keys_as_text
 from resilient_mw.cli.shown_policies import policies
 from resilient_mw.cli.treatments import DEFAULT, Sources, Treatment
 from resilient_mw.cli.warn import Warn
@@ -39,6 +40,9 @@ def as_text(figures: Figures, warnings: Sequence[Warn]) -> Iterator[str]:
         yield ""
     for app in figures.applications:
         yield from _application(app, figures)
+        yield ""
+    for keys in figures.keys:
+        yield from keys_as_text(keys)
         yield ""
     if figures.dependencies:
         yield from _dependencies(figures)

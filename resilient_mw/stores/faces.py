@@ -67,6 +67,11 @@ class ThreadedIdempotencyStore:
         """As of `IdempotencyStore`."""
         return self._store.shared
 
+    @property
+    def blocking_store(self) -> IdempotencyStore:
+        """The store itself."""
+        return self._store
+
     def forked(self) -> None:
         """Begin anew in a forked child, where the threads are not."""
         self._pool = None

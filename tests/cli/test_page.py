@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from resilient_mw.cli import advice, advice_calls
+from resilient_mw.cli import advice, advice_calls, advice_keys
 from tests.cli.conftest import Explain
 from tests.docs.pages import ROOT, code_blocks
 
@@ -23,8 +23,8 @@ def test_the_output_on_the_page_is_real(explain: Explain) -> None:
 
 def test_the_page_names_every_warning() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    sources = inspect.getsource(advice) + inspect.getsource(advice_calls)
+    sources = "".join(map(inspect.getsource, (advice, advice_calls, advice_keys)))
     made = set(re.findall(r'Warn\(\s*"(\w+)"', sources))
-    assert len(made) == 16
+    assert len(made) == 23
     assert set(named) == made
     assert f"{advice.OPEN_TIMES} x `open_for`" in PAGE.read_text(encoding="utf-8")
