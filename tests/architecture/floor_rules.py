@@ -91,6 +91,7 @@ FAMILIES = {
     "httpx": {"httpx", "httpcore"},
     "httpx2": {"httpx2", "httpcore2"},
     "limits": {"limits", "redis", "valkey"},
+    "postgres": {"psycopg", "psycopg_pool"},
     "prometheus": {"prometheus_client"},
     "uvicorn": {"uvicorn", "httptools"},
     "requests": {"requests", "urllib3"},
@@ -98,6 +99,9 @@ FAMILIES = {
     # Private modules that only the integrations of these packages import.
     "_aiohttp_bodies": {"aiohttp"},
     "_aiohttp_calls": {"aiohttp"},
+    "_postgres_lines": {"psycopg", "psycopg_pool"},
+    "_psycopg_budget": {"psycopg"},
+    "_sqlalchemy_budget": {"sqlalchemy"},
     "_urllib3_bodies": {"urllib3"},
     "_urllib3_calls": {"urllib3"},
     "_urllib3_wire": {"urllib3"},
