@@ -22,9 +22,16 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from resilient_mw.core.checks import require_integer
 from resilient_mw_integrations._postgres_lines import AsyncPostgresLine, PostgresLine
 from resilient_mw_integrations._postgres_questions import TABLE, PostgresQuestions, schema
+from resilient_mw_integrations._psycopg_budget import AsyncBudgetCursor, BudgetCursor
 from resilient_mw_integrations._store_faces import AsyncFace, BlockingFace
 
-__all__ = ["AsyncPostgresIdempotencyStore", "PostgresIdempotencyStore", "schema"]
+__all__ = [
+    "AsyncBudgetCursor",
+    "AsyncPostgresIdempotencyStore",
+    "BudgetCursor",
+    "PostgresIdempotencyStore",
+    "schema",
+]
 
 
 class PostgresIdempotencyStore(BlockingFace):

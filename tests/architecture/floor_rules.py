@@ -101,7 +101,6 @@ FAMILIES = {
     "_aiohttp_calls": {"aiohttp"},
     "_postgres_lines": {"psycopg", "psycopg_pool"},
     "_psycopg_budget": {"psycopg"},
-    "_sqlalchemy_budget": {"sqlalchemy"},
     "_urllib3_bodies": {"urllib3"},
     "_urllib3_calls": {"urllib3"},
     "_urllib3_wire": {"urllib3"},
