@@ -1,0 +1,69 @@
+"""Faults of the stores in PostgreSQL and Redis, and of statements under a budget, for `plant_faults.py`."""
+
+from __future__ import annotations
+
+from fault_table import Fault
+
+HERE = "integrations/resilient_mw_integrations"
+SQL = f"{HERE}/_postgres_questions.py"
+LINES = f"{HERE}/_postgres_lines.py"
+LUA = f"{HERE}/redis.lua"
+REDIS_LINES = f"{HERE}/_redis_lines.py"
+FACES = f"{HERE}/_store_faces.py"
+BUDGET = f"{HERE}/_psycopg_budget.py"
+POSTGRES = "tests/stores/test_postgres_idempotency.py::test_"
+REDIS = "tests/stores/test_redis_idempotency.py::test_"
+IN_POSTGRES = "tests/stores/test_postgres_suite.py::"
+IN_REDIS = "tests/stores/test_redis_suite.py::"
+STATEMENTS = "tests/integrations/test_psycopg_budget.py::test_"
+
+FAULTS = (
+    Fault("postgres_bound_by_a_look", SQL, "statements = [self._queue] * bound", "statements = ['SELECT'] * bound", (
+        f"{POSTGRES}the_begins_of_one_caller_at_one_time_do_not_pass_its_bound",
+    )),
+    Fault("postgres_takes_what_runs", SQL, 'f"WHERE {free} RETURNING 1), "', 'f"WHERE true OR {free} RETURNING 1), "', (
+        f"{POSTGRES}a_key_that_another_transaction_has_inserted_is_judged_by_what_it_leaves",
+    )),
+    Fault("postgres_no_statement_timeout", LINES, "{max(1, math.ceil(left * 1000))}", "0", (
+        f"{POSTGRES}a_row_that_somebody_else_holds_is_waited_for_within_the_time",
+    )),
+    Fault("postgres_isolation_of_the_role", LINES, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; ", "SELECT; ", (
+        f"{IN_POSTGRES}TestPool::test_a_new_key_begins_and_a_repeat_finds_it_at_work",
+    )),
+    Fault("postgres_dead_connections_are_an_error", LINES, "if connection is None or not connection.closed or self._clock.now() >= until:\n                    raise _translated(error) from error\n\n    def close", "if True:\n                    raise _translated(error) from error\n\n    def close", (
+        f"{POSTGRES}connections_that_were_closed_while_idle_cost_nobody_an_error",
+    )),
+    Fault("postgres_waits_for_a_silent_server", LINES, "if not ready and clock.now() >= until:", "if not ready and clock.now() >= until + 1000:", (
+        f"{POSTGRES}a_server_that_stops_without_a_word",
+    )),
+    Fault("postgres_pool_over_a_fork", LINES, "        self._given = self._own = None\n        self._lock = threading.Lock()\n\n    def send", "        self._lock = threading.Lock()\n\n    def send", (
+        f"{POSTGRES}a_forked_child_does_not_use_the_pool_that_was_given",
+    )),
+    Fault("store_begin_not_undone", FACES, "            asked.add_done_callback(lambda done: self._undo(claim, done, timeout))\n", "", (
+        f"{IN_REDIS}test_a_cancelled_begin_leaves_nothing",
+    )),
+    Fault("redis_late_complete", LUA, "state == 'running' and own == token", "state == 'running'", (
+        f"{IN_REDIS}TestBlocking::test_the_late_write_of_the_old_attempt_is_refused",
+    )),
+    Fault("redis_begin_again_is_another", LUA, "  if held(token) then\n    local fence", "  if false then\n    local fence", (
+        f"{REDIS}a_begin_whose_answer_was_lost_may_be_asked_again",
+    )),
+    Fault("redis_fence_from_one", LUA, "math.max(micros, tonumber", "math.max(1, tonumber", (
+        f"{REDIS}a_server_that_is_stopped_is_said_to_be_away_and_found_again",
+    )),
+    Fault("redis_names_left", LUA, "    redis.call('ZREM', by_expiry, name)\n    redis.call('ZREM', by_key, name)\n  end", "    redis.call('ZREM', by_expiry, name)\n  end", (
+        f"{REDIS}nothing_is_left_of_what_has_expired",
+    )),
+    Fault("redis_script_not_handed_over", REDIS_LINES, "            connection.send_command(*whole(payload))\n            return connection", "            connection.send_command(*by_name(payload))\n            return connection", (
+        f"{REDIS}b85_of_several_processes_one_begins",
+    )),
+    Fault("redis_waits_as_the_client", REDIS_LINES, "            bound(connection, left)\n        except IndexError", "            pass\n        except IndexError", (
+        f"{REDIS}a_server_that_does_not_answer_is_waited_for_within_the_time",
+    )),
+    Fault("statement_time_not_told", BUDGET, '            return f"SET LOCAL statement_timeout = {wanted or default}"', "            return None", (
+        f"{STATEMENTS}a_smaller_budget_inside_a_transaction_ends_with_its_scope",
+    )),
+    Fault("statement_of_a_thread_not_cancelled", BUDGET, "        request.on_cancel(watch)\n", "", (
+        f"{STATEMENTS}b20_what_a_thread_waits_for_is_cancelled_with_its_request",
+    )),
+)  # fmt: skip
