@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     import concurrent.futures
 
+    from resilient_mw.runtime.lent_slots import Lent
     from resilient_mw.runtime.shield import Shield
     from resilient_mw.runtime.within import Within
 
@@ -208,6 +209,9 @@ class RequestContext:
     def _interrupted_at(self) -> float:
         """Return the instant at which somebody cancels the running code; inf: nobody will."""
         return FOREVER
+
+    def _lend(self, lent: list[Lent]) -> None:
+        """Give back the slots of the request, those of middlewares around it included, and add them to `lent`."""
 
     def _section_until(self) -> float:
         """Return when the time of the shielded section around is over; inf: there is none."""

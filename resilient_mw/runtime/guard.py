@@ -29,6 +29,7 @@ class Guard(GuardState):
     """Owns the admission state of one policy. Safe to use from any thread and any event loop."""
 
     models = False  # whether admission is in shadow mode
+    lends = True  # whether slots can be given back for a while
 
     def arrive(
         self,

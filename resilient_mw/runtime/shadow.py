@@ -65,6 +65,8 @@ class ShadowDecision(Decision):
 class ShadowGuard(Guard):
     """The guard of a policy with defences in shadow mode. Arguments as of `Guard`."""
 
+    lends = False
+
     def __init__(self, policy: ServerPolicy, *args: Any, **options: Any) -> None:
         super().__init__(policy, *args, **options)
         self._defences = policy.shadowed

@@ -25,6 +25,7 @@ from resilient_mw.runtime.thread_work import call_in_loop, in_thread_of
 
 if TYPE_CHECKING:
     from resilient_mw.runtime.guard import Guard
+    from resilient_mw.runtime.lent_slots import Lent
 
 _lock = threading.Lock()  # for what worker threads change: holds and cancel callbacks
 renew_lock(__name__, "_lock")
@@ -211,6 +212,14 @@ class Supervised(RequestContext):
     def guarded_by(self, guard: Guard) -> bool:
         """Return whether this guard has admitted the request already, here or further out."""
         return self._guard is guard or (self._outer is not None and self._outer.guarded_by(guard))
+
+    def _lend(self, lent: list[Lent]) -> None:
+        from resilient_mw.runtime.lent_slots import add_lent  # few requests wait for another one
+
+        if not (self.done or self.complete or self._held):
+            add_lent(lent, self, self._guard, getattr(self, "tenant", None))
+        if self._outer is not None:
+            self._outer._lend(lent)
 
     def _ends_at(self) -> float:
         # Nothing that goes on after the response is told that it is worthless now.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import concurrent.futures
 
     from resilient_mw.admission.entry import RouteEntry
+    from resilient_mw.runtime.lent_slots import Lent
     from resilient_mw.runtime.shield import Shield
 
 
@@ -41,8 +42,10 @@ class ThreadContext(RequestContext):
     """
 
     __slots__ = (
+        "_cost",
         "_gone",
         "_look_at",
+        "_tenant",
         "ended",
         "entry",
         "environ",
@@ -52,6 +55,8 @@ class ThreadContext(RequestContext):
         "outer",
         "owner",
     )
+    _cost: int  # the slots that it has, and on whose behalf: set by who was given them
+    _tenant: str | None
 
     def __init__(  # noqa: PLR0917  on the way of every request: keywords would cost
         self,
@@ -193,6 +198,14 @@ class ThreadContext(RequestContext):
         if stream is None or stream.covers == BODY:
             return FOREVER if self.ended and self.reason is None else self.deadline_at
         return FOREVER if self.outer is None else self.outer._fixed_end()
+
+    def _lend(self, lent: list[Lent]) -> None:
+        from resilient_mw.runtime.lent_slots import add_lent  # few requests wait for another one
+
+        if not (self.ended or self.held):
+            add_lent(lent, self, self.owner, getattr(self, "_tenant", None))
+        if self.outer is not None:
+            self.outer._lend(lent)
 
     def _section_until(self) -> float:
         return FOREVER if self.outer is None else self.outer._section_until()

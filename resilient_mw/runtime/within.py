@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import concurrent.futures
     from types import TracebackType
 
+    from resilient_mw.runtime.lent_slots import Lent
     from resilient_mw.runtime.shield import Shield
 
 
@@ -53,6 +54,9 @@ class InnerContext(RequestContext):
         """Whether the request around the scope has ended."""
         outer = self._outer
         return bool(getattr(outer, "ended", False) or getattr(outer, "done", False))
+
+    def _lend(self, lent: list[Lent]) -> None:
+        self._outer._lend(lent)
 
     def measured(self) -> Measured:
         """Return where the overload of the request's service is measured."""

@@ -5,6 +5,8 @@ there or its body has ended. Until then it may call `start_response` again, be l
 gets one clean response: servers differ in how they replace a response that was started (some append the headers),
 and at least one reads status and headers as soon as the application has returned, before it iterates.
 """
+# The contexts of one request are one subject in several files: private names keep the face of the user's object small.
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -49,7 +51,6 @@ class Run:
 
     __slots__ = (
         "_admitted_at",
-        "_cost",
         "_entry",
         "_guard",
         "_head",
@@ -57,7 +58,6 @@ class Run:
         "_resumed_at",
         "_server_start",
         "_server_write",
-        "_tenant",
         "abandoned",
         "closed",
         "complete",
@@ -83,8 +83,8 @@ class Run:
     ) -> None:
         self._guard = guard
         self._entry = entry
-        self._cost = cost
-        self._tenant = tenant
+        context._cost = cost
+        context._tenant = tenant
         self._admitted_at = admitted_at
         self._resumed_at = admitted_at
         self._left_at = admitted_at
@@ -259,7 +259,8 @@ class Run:
         return self._guard.policy.deadline_response_header
 
     def _ended(self, outcome: str, ran: float) -> None:
-        self._guard.end(self._entry, self._cost, outcome, ran, self._tenant)
+        context = self.context  # it knows whether it has lent its slots meanwhile
+        self._guard.end(self._entry, context._cost, outcome, ran, context._tenant)
 
     def _count(self, at: float) -> None:
         context, guard, entry = self.context, self._guard, self._entry

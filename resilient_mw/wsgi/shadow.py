@@ -1,4 +1,6 @@
 """A running request under a policy with defences in shadow mode."""
+# The contexts of one request are one subject in several files: private names keep the face of the user's object small.
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class ShadowRun(Run):
     def __init__(self, shadow: ShadowGuard, decision: Decision, deadline_at: float, *facts: Any) -> None:
         super().__init__(*facts)
         self._shadow = shadow
-        self._ticket = ticket_of(decision) or Ticket(self._entry, self._cost, None, late=True)
+        self._ticket = ticket_of(decision) or Ticket(self._entry, self.context._cost, None, late=True)
         self._due_at: float = shadow.due_at(self._ticket, deadline_at, self._admitted_at)
 
     def over(self) -> bool:
@@ -59,7 +61,7 @@ class ShadowStreamRun(StreamRun):
     def __init__(self, shadow: ShadowGuard, decision: Decision, deadline_at: float, *facts: Any) -> None:
         super().__init__(*facts)
         self._shadow = shadow
-        self._ticket = ticket_of(decision) or Ticket(self._entry, self._cost, None, late=True)
+        self._ticket = ticket_of(decision) or Ticket(self._entry, self.context._cost, None, late=True)
         self._until_head = self._covers != BODY
         self._due_at: float = shadow.due_at(self._ticket, deadline_at, self._admitted_at)
         if shadow.shadows(DEADLINES):

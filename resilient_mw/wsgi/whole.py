@@ -69,10 +69,12 @@ class WholeRun(Run):
             super().end()
 
     def _end_at_once(self) -> None:
-        guard = self._guard
+        guard, context = self._guard, self.context
         try:
             at = guard.clock.now()
-            guard.end(self._entry, self._cost, COMPLETED, at - self._admitted_at, self._tenant, at)
+            guard.end(
+                self._entry, context._cost, COMPLETED, at - self._admitted_at, context._tenant, at  # noqa: SLF001
+            )  # fmt: skip
             if at >= guard.overload.look_at:
                 guard.look()
         except Exception as error:  # noqa: BLE001  the response is on its way, whatever our own code does
