@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from resilient_mw.asgi.head import AsgiHead
 from resilient_mw.asgi.idempotency_body import HashedBody
 from resilient_mw.asgi.idempotency_exchange import IdempotencyExchange
-from resilient_mw.asgi.refusal import prepare_refusals
+from resilient_mw.asgi.idempotency_records import Records
+from resilient_mw.asgi.pages import Pages
+from resilient_mw.asgi.refusal import Refusal, prepare_refusals
 from resilient_mw.core.cors import Cors
-from resilient_mw.core.routes import RouteResolver, below_root
-from resilient_mw.idempotency.fingerprint import Fingerprint
-from resilient_mw.idempotency.machine import IdempotentRequest
 from resilient_mw.idempotency.policy import READING, IdempotencyPolicy
-from resilient_mw.idempotency.treatment import Treatment, Treatments
-from resilient_mw.runtime.clocks import MONOTONIC
-from resilient_mw.runtime.context import current
-from resilient_mw.runtime.joins import Joins
-from resilient_mw.runtime.sources import find_resolver
+from resilient_mw.runtime.context import RequestContext, current
+from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, policy_around
 from resilient_mw.stores.faces import async_face
 
 if TYPE_CHECKING:
+    from resilient_mw.admission.config import ServerPolicy
+    from resilient_mw.core.rejection import Reason
     from resilient_mw.idempotency.protocol import AsyncIdempotencyStore, IdempotencyStore
+    from resilient_mw.runtime.joins import Joins
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -33,6 +31,8 @@ class IdempotencyMiddleware:
 
     The kill switch does not reach it: what refuses requests may be taken away, but a payment must not run twice for it.
 
+    A repeat that waits for the first answer gives its slot back meanwhile, and waits in a bounded place of its own.
+
     Args:
         app: the application.
         policy: which routes take keys, whose they are, and what becomes of a repeat.
@@ -41,7 +41,11 @@ class IdempotencyMiddleware:
     Attributes:
         policy: the policy.
         store: the async face of the store.
-        joins: who waits for the answer of a first request in this process.
+        desk: how requests are treated, and what is counted.
+        records: asks the store.
+
+    Raises:
+        ValueError: `policy` is no `IdempotencyPolicy`.
     """
 
     def __init__(
@@ -49,57 +53,57 @@ class IdempotencyMiddleware:
     ) -> None:
         self.app = app
         self.policy = policy
+        self.desk = IdempotencyDesk(policy)
         self.store = async_face(store)
-        self.joins = Joins(policy.max_waiting)
-        self._treatments = Treatments(policy)
-        self._field = policy.header.lower()
-        self._refusals = prepare_refusals(Cors())
-        self._resolver: RouteResolver | None = None
-        self._started = False
+        self.records = Records(self.store, self.desk)
+        self._alone = prepare_refusals(Cors())
+        self._inside: tuple[ServerPolicy, dict[Reason, Refusal]] | None = None
+
+    @property
+    def joins(self) -> Joins:
+        """Who waits for the answer of a first request in this process."""
+        return self.desk.joins
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one scope."""
         if scope["type"] != "http" or scope["method"] in READING:
-            await self.app(scope, receive, send)
+            await self._pass(scope, receive, send)
             return
-        path = below_root(scope["path"], scope.get("root_path", ""))
-        treatment, template = self._treatment(scope, path)
+        desk = self.desk
+        if not desk.started:
+            desk.start([scope.get("app"), self.app])
+        head = AsgiHead(scope)
+        treatment, route = desk.treatment(scope["method"], head.path, scope)
         if treatment is None:
             await self.app(scope, receive, send)
             return
-        head = AsgiHead(scope)
-        values = head.values(self._field)
-        context = current()
-        now = MONOTONIC.now()
-        request = IdempotentRequest(
-            self.policy,
-            treatment,
-            method=scope["method"],
-            route=template,
-            caller=self.policy.caller_of(head) if values else None,
-            token=uuid.uuid4().hex,
-            now=now,
-            deadline=now + context.remaining(),
-            typical=self.joins.typical(template),
-        )
+        keys = desk.keys(head)
+        request = desk.request(head, treatment, route, current(), keyed=bool(keys))
         query = scope.get("query_string", b"").decode("latin-1")
-        fingerprint = Fingerprint(
-            f"{path}?{query}", self.policy.fingerprint_headers, head.values, treatment.canonical_json
-        )
-        exchange = IdempotencyExchange(
-            self, scope, HashedBody(receive, fingerprint), send, request=request, route=template
-        )
-        await exchange.serve(request.arrived(values), receive)
+        body = HashedBody(receive, desk.fingerprint(head, query, treatment))
+        exchange = IdempotencyExchange(self, scope, body, send, request=request, route=route)
+        await exchange.serve(request.arrived(keys), receive)
 
-    async def refuse(self, scope: Any, send: Any, reason: Any, retry_after: int | None) -> None:
-        """Answer with a refusal."""
-        await self._refusals[reason].send(scope, send, retry_after, None)
+    def refusals(self, context: RequestContext) -> dict[Reason, Refusal]:
+        """Return the refusals as the policy of the admission around has them: who may read them, how they look."""
+        policy = policy_around(context)
+        if policy is None:
+            return self._alone
+        known = self._inside
+        if known is None or known[0] is not policy:
+            page = policy.refusal_page
+            pages = None if page is None else Pages(page, self.desk.listeners)
+            known = self._inside = (policy, prepare_refusals(policy.cors, pages))
+        return known[1]
 
-    def _treatment(self, scope: Any, path: str) -> tuple[Treatment | None, str]:
-        """Return how a request is treated, and the template of its route."""
-        if not self._started:
-            self._resolver = find_resolver([scope.get("app"), self.app])
-            self._started = True
-        route = None if self._resolver is None else self._resolver.resolve(path, scope)
-        mark = None if route is None or route.mark is None else route.mark.idempotency
-        return self._treatments.of(scope["method"], path, mark), path if route is None else route.template
+    async def _pass(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan" or self.desk.started:
+            await self.app(scope, receive, send)
+            return
+
+        async def tell(message: Any) -> None:
+            if message["type"] == "lifespan.startup.complete" and not self.desk.started:
+                self.desk.start([scope.get("app"), self.app])  # now all routes are there
+            await send(message)
+
+        await self.app(scope, receive, tell)

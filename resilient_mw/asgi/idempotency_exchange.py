@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resilient_mw.asgi.idempotency_body import HashedBody, Receive
+from resilient_mw.core.rejection import Reason
 from resilient_mw.idempotency.actions import (
     Abandon,
     Action,
@@ -20,23 +20,24 @@ from resilient_mw.idempotency.actions import (
     Pass,
     ReadBody,
     Refuse,
-    Renew,
     Replay,
     Run,
     Wait,
 )
 from resilient_mw.idempotency.answers import StoredAnswer
 from resilient_mw.idempotency.machine import IdempotentRequest
+from resilient_mw.idempotency.record import Begun
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import current
-from resilient_mw.runtime.joins import recorded
+from resilient_mw.runtime.idempotency_desk import runs_as
+from resilient_mw.runtime.lent_slots import Lent, lend, take
 
 if TYPE_CHECKING:
     from resilient_mw.asgi.idempotency import IdempotencyMiddleware
     from resilient_mw.idempotency.work import Work
 
-_under_way: set[asyncio.Task[Any]] = set()
-"""What must be told to a store after its request has gone: the event loop itself keeps tasks weakly."""
+SHIELD_LOOK = 0.05
+"""Seconds between two looks at a shielded section that holds back the end of lost work."""
 
 
 class IdempotencyExchange:
@@ -62,12 +63,21 @@ class IdempotencyExchange:
         route: str,
     ) -> None:
         self._middleware = middleware
+        self._records = middleware.records
         self._scope = scope
         self._body = body
         self._send = send
         self._request = request
         self._route = route
+        self._context = current()
         self._heart: asyncio.Task[None] | None = None
+        self._lent: list[Lent] = []
+        self._replays = "replayed"  # what a replay counts as
+        self._ran: str | None = None  # what the work counts as
+        self._unknown = False
+        self._started = False
+        self._runs_in: asyncio.Task[Any] | None = None  # while it can be cancelled
+        self._lost = False
 
     async def serve(self, actions: Actions, receive: Receive) -> None:
         """Obey the machine until the request is answered.
@@ -83,7 +93,9 @@ class IdempotencyExchange:
                     if isinstance(action, Pass):
                         await self._middleware.app(self._scope, receive, self._send)
                     elif isinstance(action, Run):
-                        await self._run()
+                        self._ran = runs_as(action.fence, unknown=self._unknown)
+                        if await self._slots_again():
+                            await self._run()
                     else:
                         following = await self._obey(action)
                 actions = following
@@ -104,48 +116,72 @@ class IdempotencyExchange:
         if isinstance(action, Wait):
             return await self._wait(action)
         if isinstance(action, AskStatus):
-            return await self._ask_status(action)
+            return await self._ask_status(action) if await self._slots_again() else ()
         if isinstance(action, Replay):
             await self._replay(action.answer)
         elif isinstance(action, Refuse):
-            await self._middleware.refuse(self._scope, self._send, action.reason, action.retry_after)
-        else:
-            await self._write(action)
+            await self._refuse(action.reason, action.retry_after)
+        elif isinstance(action, (Complete, Abandon)):
+            # While the store is away it is asked in case that it had begun what it could not say: nobody waits for that.
+            work = request.work
+            await self._records.end((action,), self._route, None, wait=work is not None)
         return ()
 
     async def _begin(self, action: Begin) -> Actions:
         try:
-            outcome = await self._middleware.store.begin(action.claim, timeout=self._time())
+            outcome = await self._records.begin(action.claim, self._time())
         except Exception:  # noqa: BLE001  whatever a store raises: it could not do it
             return self._request.store_failed()
+        self._unknown = isinstance(outcome, Begun) and outcome.unknown
         actions = self._request.began(MONOTONIC.now(), outcome)
         work = self._request.work
         if work is not None and work.next_wakeup() is not None:
-            self._heart = asyncio.create_task(self._beat(work))
+            self._heart = asyncio.create_task(self._records.keep(work, self._lose))
         return actions
 
     async def _wait(self, action: Wait) -> Actions:
-        """Wait for the end of the attempt that is at work, in this process or in another one."""
+        """Wait for the end of the attempt that is at work, in this process or in another one. Meanwhile, hold no slot."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        place = self._middleware.joins.join(action.record, partial(_wake, loop, woken))
+        joins = self._middleware.joins
+        place = joins.join(action.record, partial(_wake, loop, woken))
         if place is None:
             return self._request.no_place()
+        self._replays = "joined"
         try:
+            if not self._lent:
+                self._lent = lend(self._context)
             await asyncio.wait((woken,), timeout=max(0.0, action.look_at - MONOTONIC.now()))
         finally:
-            self._middleware.joins.leave(place)
+            joins.leave(place)
         if place.seen is not None:
             return self._request.looked(MONOTONIC.now(), place.seen)
         try:
-            record = await self._middleware.store.look(action.record, timeout=self._time())
+            record = await self._records.look(action.record, self._time())
         except Exception:  # noqa: BLE001  whatever a store raises: it could not do it
             return self._request.store_failed()
         return self._request.looked(MONOTONIC.now(), record)
 
+    async def _slots_again(self) -> bool:
+        """Have the slots again that were given back while waiting; if that cannot be, give the key up, and refuse."""
+        lent, self._lent = self._lent, []
+        if not lent:
+            return True
+        try:
+            refused = await take(lent)
+        except BaseException:
+            await self._end(self._work().given_up(), None)
+            raise
+        if refused is None or refused.reason is None:
+            return True
+        await self._end(self._work().given_up(), None)
+        await self._refuse(refused.reason, refused.retry_after)
+        return False
+
     async def _ask_status(self, action: AskStatus) -> Actions:
         """Ask the operation itself; whoever fails does not know."""
         ask: Any = self._request.status_function
+        self._replays = "settled"
         try:
             # A function that blocks must not hold up the loop; an async one only makes its coroutine there.
             verdict = await asyncio.to_thread(ask, action.about)
@@ -154,30 +190,44 @@ class IdempotencyExchange:
         except Exception:  # noqa: BLE001  the user's function
             verdict = "unknown"
         except BaseException:
-            await self._end(self._work().given_up())
+            await self._end(self._work().given_up(), None)
             raise
         return self._request.told(verdict)
 
     async def _run(self) -> None:
         work = self._work()
         began = MONOTONIC.now()
+        task = self._runs_in = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
         try:
             await self._middleware.app(self._scope, self._body.receive, self._sending)
         except GeneratorExit:
             raise  # The garbage collector ends a forgotten request: nothing can be awaited, the lease ends by itself.
         except BaseException as error:
-            cancelled = isinstance(error, asyncio.CancelledError) or current().cancelled
-            await self._end(work.failed(cancelled=cancelled))
+            self._runs_in = None
+            stopped = isinstance(error, asyncio.CancelledError)
+            if self._lost and task is not None and task.uncancel() <= before and stopped:
+                await self._tell_lost()
+                return
+            await self._end(work.failed(cancelled=stopped or self._context.cancelled), self._ran)
             raise
-        else:
-            self._middleware.joins.took(self._route, MONOTONIC.now() - began)
-            await self._end(work.failed(cancelled=current().cancelled))
+        self._runs_in = None
+        if self._lost and task is not None:
+            task.uncancel()
+            await self._tell_lost()
+            return
+        self._middleware.joins.took(self._route, MONOTONIC.now() - began)
+        await self._end(work.failed(cancelled=self._context.cancelled), self._ran)
 
     async def _sending(self, message: Any) -> None:
         """Pass a message on; the last one of the answer waits for the record."""
+        if self._lost:
+            await asyncio.sleep(0)  # What is no longer ours to do has no answer.
+            return
         work, kind = self._work(), message["type"]
         last = False
         if kind == "http.response.start":
+            self._started = True
             work.head(message["status"], message.get("headers", ()))
         elif kind == "http.response.body":
             work.piece(message.get("body", b""))
@@ -186,10 +236,22 @@ class IdempotencyExchange:
             work.body_elsewhere()
             last = not message.get("more_body", False)
         if last:
-            await self._end(work.ended(cancelled=current().cancelled, fingerprint=self._body.digest()))
+            ending = work.ended(cancelled=self._context.cancelled, fingerprint=self._body.digest())
+            await self._end(ending, self._ran)
         await self._send(message)
 
+    async def _refuse(self, reason: Reason, retry_after: int | None) -> None:
+        self._middleware.desk.count(self._route, reason.value)
+        refusal = self._middleware.refusals(self._context)[reason]
+        await refusal.send(self._scope, self._send, retry_after, None)
+
+    async def _tell_lost(self) -> None:
+        """Say that somebody else is at work; where the head of the answer has left, the server cuts the rest off."""
+        if not self._started:
+            await self._refuse(Reason.IDEMPOTENCY_IN_PROGRESS, self._request.lease)
+
     async def _replay(self, answer: StoredAnswer) -> None:
+        self._middleware.desk.count(self._route, self._replays)
         headers = [(name.lower(), value) for name, value in answer.replay_headers()]
         try:
             await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -197,54 +259,17 @@ class IdempotencyExchange:
         except OSError:
             pass  # The caller has gone.
 
-    async def _beat(self, work: Work) -> None:
-        """Keep the lease while the work runs."""
-        while (at := work.next_wakeup()) is not None:
-            await asyncio.sleep(max(0.0, at - MONOTONIC.now()))
-            for action in work.tick(MONOTONIC.now()):
-                if not isinstance(action, Renew):
-                    continue
-                try:
-                    held = await self._middleware.store.renew(
-                        action.claim, timeout=self._middleware.policy.store_timeout
-                    )
-                except Exception:  # noqa: BLE001  whatever a store raises: it could not do it
-                    work.renew_failed(MONOTONIC.now())
-                else:
-                    work.renewed(held)
+    async def _lose(self) -> None:
+        """Cancel the handler: somebody else does its work. Not inside a section that must complete."""
+        self._middleware.desk.count(self._route, "lost")
+        while getattr(self._context, "shielded", False):  # noqa: ASYNC110  a section tells nobody that it is left
+            await asyncio.sleep(SHIELD_LOOK)
+        if self._runs_in is not None:
+            self._lost = True
+            self._runs_in.cancel()
 
-    async def _end(self, actions: Actions) -> None:
-        for action in actions:
-            await self._write(action)
-
-    async def _write(self, action: Action) -> None:
-        """Have the record ended, also while the request is cancelled."""
-        if not isinstance(action, (Complete, Abandon)):
-            return
-        task = asyncio.create_task(self._told(self._ending(action)))
-        _under_way.add(task)
-        task.add_done_callback(_under_way.discard)
-        if self._request.work is not None:
-            await asyncio.shield(task)
-        # Else the store is away, and is asked in case that it had begun what it could not say: nobody waits for that.
-
-    async def _ending(self, action: Complete | Abandon) -> None:
-        store, claim = self._middleware.store, action.claim
-        timeout = self._middleware.policy.store_timeout
-        seen = None
-        try:
-            if isinstance(action, Abandon):
-                await store.abandon(claim, action.ending, timeout=timeout)
-            elif await store.complete(claim, action.answer, fingerprint=action.fingerprint, timeout=timeout):
-                seen = recorded(claim, action.answer, action.fingerprint)
-        finally:
-            self._middleware.joins.ended(claim.record, seen)
-
-    async def _told(self, ending: Coroutine[Any, Any, None]) -> None:
-        try:
-            await ending
-        except Exception:  # noqa: BLE001, S110  whatever a store raises: it could not do it
-            pass  # The lease ends by itself, and the outcome is unknown then.
+    async def _end(self, actions: Actions, ran: str | None) -> None:
+        await self._records.end(actions, self._route, ran)
 
     def _work(self) -> Work:
         if self._request.work is None:
@@ -252,8 +277,7 @@ class IdempotencyExchange:
         return self._request.work
 
     def _time(self) -> float:
-        """Return the seconds that a question to the store may take."""
-        return min(self._middleware.policy.store_timeout, current().remaining())
+        return self._middleware.desk.time(self._context)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:

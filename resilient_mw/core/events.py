@@ -101,4 +101,17 @@ class Shadowed:
     reason: Reason | None
 
 
-Event = Refused | Cancelled | LateWork | GuardFailed | OverloadChanged | Shadowed
+@dataclass(frozen=True, slots=True)
+class KeyUsed:
+    """A request with an idempotency key came to an end of its own.
+
+    Attributes:
+        route: route template.
+        outcome: as counted by `IdempotencySnapshot.outcomes`.
+    """
+
+    route: str
+    outcome: str
+
+
+Event = Refused | Cancelled | LateWork | GuardFailed | OverloadChanged | Shadowed | KeyUsed

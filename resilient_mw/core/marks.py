@@ -187,10 +187,14 @@ def layers(target: object) -> Iterator[object]:
         target = following
 
 
-def unreached_marks(reached: list[object]) -> list[str]:
+def unreached_marks(reached: list[object], *, keys: bool = False) -> list[str]:
     """Return the names of marked objects that no application has led to, `reached` included from now on.
 
     What was reached once is forgotten: it is never complained about, also when its application is gone.
+
+    Args:
+        reached: the marked objects that an application leads to.
+        keys: name only those that say something of idempotency keys.
     """
     known: set[int] = set()
     for target in reached:
@@ -202,7 +206,8 @@ def unreached_marks(reached: list[object]) -> list[str]:
         if (target := mark()) is not None and known.isdisjoint({id(target), id(vars(target).get(ATTRIBUTE))})
     ]
     _marked[:] = [mark for mark, _ in alive]
-    return sorted({_name(target) for _, target in alive})
+    named = [target for _, target in alive if not keys or vars(target)[ATTRIBUTE].idempotency is not None]
+    return sorted({_name(target) for target in named})
 
 
 def _remember(target: object) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
+from resilient_mw.core.idempotency_snapshot import IdempotencySnapshot
 from resilient_mw.core.jobs_snapshot import JobsSnapshot
 from resilient_mw.core.snapshot import AppSnapshot
 
@@ -39,6 +40,14 @@ class JobsSource(Protocol):
     """A queue of jobs that can tell its figures at any time, from any thread."""
 
     def snapshot(self) -> JobsSnapshot:
+        """Return the figures of this instant."""
+        ...
+
+
+class IdempotencySource(Protocol):
+    """Idempotency keys of an application that can tell their figures at any time, from any thread."""
+
+    def snapshot(self) -> IdempotencySnapshot:
         """Return the figures of this instant."""
         ...
 
@@ -97,6 +106,7 @@ _sources: WeakSet[SnapshotSource] = WeakSet()
 _dependencies: WeakSet[DependencySource] = WeakSet()
 _pools: WeakSet[PoolSource] = WeakSet()
 _jobs: WeakSet[JobsSource] = WeakSet()
+_idempotency: WeakSet[IdempotencySource] = WeakSet()
 _makers: list[MakeFunctionCalls] = []
 _clocks: list[Clock] = []
 
@@ -146,6 +156,16 @@ def register_jobs(source: JobsSource) -> None:
 def jobs_snapshots() -> Iterable[JobsSnapshot]:
     """Return the figures of every live queue of jobs, in a stable order."""
     return sorted((source.snapshot() for source in _alive(_jobs)), key=lambda snapshot: snapshot.jobs)
+
+
+def register_idempotency(source: IdempotencySource) -> None:
+    """Make the idempotency keys of an application visible to exporters for as long as the source is alive."""
+    _idempotency.add(source)
+
+
+def idempotency_snapshots() -> Iterable[IdempotencySnapshot]:
+    """Return the figures of every live source, in a stable order."""
+    return sorted((source.snapshot() for source in _alive(_idempotency)), key=lambda snapshot: snapshot.app)
 
 
 def use_function_calls(maker: MakeFunctionCalls) -> None:

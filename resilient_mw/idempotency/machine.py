@@ -120,6 +120,11 @@ class IdempotentRequest:
         ask = self._treatment.on_unknown
         return ask if callable(ask) else None
 
+    @property
+    def lease(self) -> int:
+        """Whole seconds after which another attempt has ended, or counts as dead."""
+        return _whole(self._treatment.lease)
+
     # Before the work.
 
     def arrived(self, values: Sequence[str]) -> Actions:
@@ -225,7 +230,7 @@ class IdempotentRequest:
         if verdict != "not_done":
             return (*work.given_up(), Refuse(Reason.IDEMPOTENCY_UNKNOWN))
         if not work.held:
-            return (Refuse(Reason.IDEMPOTENCY_IN_PROGRESS, _whole(self._treatment.lease)),)
+            return (Refuse(Reason.IDEMPOTENCY_IN_PROGRESS, self.lease),)
         work.found_undone()
         return self._run()
 

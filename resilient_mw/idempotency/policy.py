@@ -11,8 +11,10 @@ from resilient_mw.core.checks import (
     require_function,
     require_header_name,
     require_integer,
+    require_name,
     require_number,
 )
+from resilient_mw.core.events import Event
 from resilient_mw.core.head import RequestHead
 from resilient_mw.core.idempotent import (
     IdempotencyRule,
@@ -116,6 +118,8 @@ class IdempotencyPolicy:
         store_down: while the store is away: `closed`: 503; `open`: the work runs unprotected.
         store_timeout: seconds that one question to the store may take, and never longer than the deadline.
         show_caller: whether records have the caller in clear, for operators.
+        listeners: called with a `KeyUsed` for each request with a key; an error in one is counted and does no harm.
+        name: names the application in metrics.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -145,6 +149,8 @@ class IdempotencyPolicy:
     store_down: StoreDown = "closed"
     store_timeout: float = 2.0
     show_caller: bool = False
+    listeners: Sequence[Callable[[Event], None]] = ()
+    name: str = "app"
 
     def __post_init__(self) -> None:
         for name in ("single_tenant", "strict", "show_caller"):
@@ -164,6 +170,7 @@ class IdempotencyPolicy:
                 raise ValueError(f"IdempotencyPolicy.{name}=None is not allowed: it must be given a value")
         check_rule("IdempotencyPolicy", self)
         require_header_name("IdempotencyPolicy.header", self.header)
+        require_name("IdempotencyPolicy.name", self.name)
         require_number("IdempotencyPolicy.max_wait", self.max_wait, low=0, high=86_400)
         require_number("IdempotencyPolicy.store_timeout", self.store_timeout, low=0.001, high=3_600)
         require_integer("IdempotencyPolicy.max_waiting", self.max_waiting, low=0)
@@ -178,6 +185,9 @@ class IdempotencyPolicy:
                 )
         self._set("methods", _methods("IdempotencyPolicy.methods", self.methods))
         self._set("routes", tuple(self.routes))
+        for listener in self.listeners:
+            require_function("IdempotencyPolicy.listeners", listener, "an event")
+        self._set("listeners", tuple(self.listeners))
         self._set("keep_statuses", require_statuses("IdempotencyPolicy.keep_statuses", self.keep_statuses))
         for name in ("fingerprint_headers", "drop_headers"):
             self._set(name, _fields(f"IdempotencyPolicy.{name}", getattr(self, name)))

@@ -14,6 +14,8 @@ from resilient_mw.idempotency.record import Claim, Ending
 from resilient_mw.idempotency.treatment import Treatment
 
 OWN_REFUSAL: Final = b"x-refusal-reason"
+GATEWAY_TIMEOUT: Final = 504
+"""Says that something was asked and did not answer in time, our own deadline for one: nobody knows what it has done."""
 
 
 class Work:
@@ -77,7 +79,10 @@ class Work:
         status = self._capture.status
         if status is None:
             return self.failed(cancelled=cancelled)
-        if cancelled:
+        cut_off = (
+            status == GATEWAY_TIMEOUT and status not in self._treatment.keep_statuses and not self._refused
+        )
+        if cancelled or cut_off:
             return self._abandon("unknown")
         if self._refused or status not in self._treatment.keep_statuses:
             return self.given_up()

@@ -268,10 +268,19 @@ class TestEnd:
         kept = StoredAnswer(status, ((b"Location", b"/1"),), b"abc")
         assert only(work.ended(cancelled=False)) == Complete(work.claim, kept)
 
-    @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+    @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503])
     def test_b88_what_is_not_kept_frees_the_key(self, status: int) -> None:
         work = running()
         work.head(status, [])
+        assert only(work.ended(cancelled=False)) == Abandon(work.claim, "forget")
+
+    def test_b88_a_504_after_the_work_began_is_unknown(self) -> None:
+        """Whoever has sent it: a proxy, a client of the handler's, our own deadline inside; a refusal of ours was before it."""
+        work = running()
+        work.head(504, [])
+        assert only(work.ended(cancelled=False)) == Abandon(work.claim, "unknown")
+        work = running()
+        work.head(504, [(b"X-Refusal-Reason", b"expired_in_queue")])
         assert only(work.ended(cancelled=False)) == Abandon(work.claim, "forget")
 
     def test_b88_a_route_can_say_otherwise(self) -> None:

@@ -50,6 +50,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_answer": 1.5}, r"max_answer=1.5"),
     ({"max_records": 0}, r"max_records=0"),
     ({"store_timeout": 0}, r"store_timeout=0"),
+    ({"listeners": [7]}, r"listeners=7"),
+    ({"name": "two words"}, r"name='two words'"),
 ]
 
 
