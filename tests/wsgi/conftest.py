@@ -12,6 +12,7 @@ from wsgiref.validate import ErrorWrapper, validator
 import pytest
 
 from resilient_mw.wsgi import ResilienceMiddleware
+from resilient_mw.wsgi.idempotency import IdempotencyMiddleware
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -48,9 +49,14 @@ class Validated:
 
 @pytest.fixture(autouse=True)
 def validated_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = ResilienceMiddleware.__init__
+    for kind in (ResilienceMiddleware, IdempotencyMiddleware):
+        monkeypatch.setattr(kind, "__init__", validating(kind.__init__))
 
-    def make_validated(self: ResilienceMiddleware, app: WSGIApplication, *args: Any, **options: Any) -> None:
+
+def validating(make: Any) -> Any:
+    """Return the `__init__` of a middleware that is given its application under validation."""
+
+    def make_validated(self: Any, app: WSGIApplication, *args: Any, **options: Any) -> None:
         make(self, Validated(app), *args, **options)
 
-    monkeypatch.setattr(ResilienceMiddleware, "__init__", make_validated)
+    return make_validated
