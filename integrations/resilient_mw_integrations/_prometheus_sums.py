@@ -8,6 +8,7 @@ from resilient_mw.admission.overload_policy import OverloadState
 from resilient_mw.calls.breaker import BreakerState
 from resilient_mw.core.call_snapshot import HedgeSnapshot
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
+from resilient_mw.core.idempotency_snapshot import IdempotencySnapshot
 from resilient_mw.core.jobs_snapshot import JobsSnapshot
 from resilient_mw.core.snapshot import (
     AppSnapshot,
@@ -129,6 +130,19 @@ class Sums:
                 ("dead", store.dead),
             ):
                 self._worst("jobs_stored", (*jobs, state), count)
+
+    def add_idempotency(self, snapshot: IdempotencySnapshot) -> None:
+        """Add the figures of the idempotency keys of one application."""
+        app = (snapshot.app,)
+        self._sum("idempotency_waiting", app, snapshot.waiting)
+        self._sum("idempotency_places", app, snapshot.places)
+        for outcome, count in snapshot.outcomes.items():
+            self._sum("idempotency_requests", (*app, outcome), count)
+        for transition, each in snapshot.store.items():
+            labels = (*app, transition)
+            self._sum("idempotency_store_asked", labels, each.asked)
+            self._sum("idempotency_store_failed", labels, each.failed)
+            self._sum("idempotency_store_seconds", labels, each.microseconds / 1_000_000)
 
     def _add_hedges(self, to: tuple[str], hedges: HedgeSnapshot) -> None:
         self._sum("hedges", to, hedges.made)

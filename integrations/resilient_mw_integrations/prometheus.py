@@ -60,6 +60,7 @@ TO = ("dependency",)
 GROUP = ("dependency", "group")
 JOBS = ("jobs",)
 JOB_CLASS = ("jobs", "priority")
+ASKED = ("app", "transition")
 FAMILIES = (
     Family("requests_arrived", CounterMetricFamily, ROUTE, "Requests that reached the admission decision."),
     Family("requests_admitted", CounterMetricFamily, ROUTE, "Requests that were let in."),
@@ -140,6 +141,12 @@ FAMILIES = (
     Family("jobs_store_errors", CounterMetricFamily, JOBS, "Questions that the store of durable jobs did not answer."),
     Family("jobs_stored", GaugeMetricFamily, (*JOBS, "state"), "Jobs in the durable store, as it was last asked."),
     Family("jobs_stored_oldest_seconds", GaugeMetricFamily, JOBS, "How long the oldest of them has waited."),
+    Family("idempotency_requests", CounterMetricFamily, (*APP, "outcome"), "Requests with idempotency keys, by outcome."),
+    Family("idempotency_waiting", GaugeMetricFamily, APP, "Repeats that wait for the answer of a first request."),
+    Family("idempotency_places", GaugeMetricFamily, APP, "Most repeats that wait."),
+    Family("idempotency_store_asked", CounterMetricFamily, ASKED, "Questions to the store of idempotency keys."),
+    Family("idempotency_store_failed", CounterMetricFamily, ASKED, "Those of them that it could not answer."),
+    Family("idempotency_store_seconds", CounterMetricFamily, ASKED, "How long they took, all together."),
 )  # fmt: skip
 
 
@@ -162,6 +169,8 @@ class ResilienceCollector(Collector):
             figures.add_dependency(dependency)
         for jobs in ports.jobs_snapshots():
             figures.add_jobs(jobs)
+        for keys in ports.idempotency_snapshots():
+            figures.add_idempotency(keys)
         return figures.metrics()
 
 
