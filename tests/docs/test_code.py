@@ -15,6 +15,7 @@ SUBJECTS = (
     *("calls", "clients", "retries", "breaker", "bulkhead", "throttle", "timeouts", "groups"),
     *("guarding", "fallbacks", "propagation", "metrics"),
     *("jobs", "celery"),
+    "idempotency",
 )
 BLOCK = re.compile(r"(?:^    .*\n(?:\n(?=    ))?)+", re.MULTILINE)
 NO_PYTHON = re.compile(r"^(?:pip|python|min|max)\b|[┌│]", re.MULTILINE)
