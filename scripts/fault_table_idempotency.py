@@ -28,10 +28,8 @@ FAULTS = (
     Fault(
         "idempotency_cancelled_recorded",
         WORK,
-        """        if cancelled:
-            return self._abandon("unknown")
-""",
-        "",
+        "if cancelled or cut_off:",
+        "if cut_off:",
         (f"{DECISIONS}::TestEnd::test_a_cancelled_handler_cannot_record_success",),
     ),
     Fault(
@@ -212,35 +210,35 @@ FAULTS = (
     Fault(
         "idempotency_asgi_exception_keeps",
         EXCHANGE,
-        "            await self._end(work.failed(cancelled=cancelled))\n            raise",
+        "            await self._end(work.failed(cancelled=stopped or self._context.cancelled), self._ran)\n            raise",
         "            raise",
         (f"{ASGI}::test_a_waiter_runs_when_the_first_one_fails",),
     ),
     Fault(
         "idempotency_asgi_cancelled_completes",
         EXCHANGE,
-        "work.ended(cancelled=current().cancelled, fingerprint",
+        "work.ended(cancelled=self._context.cancelled, fingerprint",
         "work.ended(cancelled=False, fingerprint",
         (f"{ASGI}::test_the_deadline_leaves_unknown_whatever_the_handler_answers",),
     ),
     Fault(
         "idempotency_asgi_no_heartbeat",
         EXCHANGE,
-        "self._heart = asyncio.create_task(self._beat(work))",
+        "self._heart = asyncio.create_task(self._records.keep(work, self._lose))",
         "pass",
         (f"{ASGI}::test_b86_a_long_handler_keeps_its_key",),
     ),
     Fault(
         "idempotency_asgi_truncated_runs_on",
         EXCHANGE,
-        "            await self._end(work.failed(cancelled=current().cancelled))\n",
+        "        await self._end(work.failed(cancelled=self._context.cancelled), self._ran)\n",
         "",
         (f"{ASGI}::test_a_truncated_answer_leaves_unknown",),
     ),
     Fault(
         "idempotency_asgi_place_kept",
         EXCHANGE,
-        "            self._middleware.joins.leave(place)\n",
+        "            joins.leave(place)\n",
         "            pass\n",
         (f"{ASGI}::test_b85_a_thousand_at_one_time_run_once",),
     ),

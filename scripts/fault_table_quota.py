@@ -28,7 +28,7 @@ TENANT_FAULTS = (
         (OVER_ASGI + "slots_come_back_to_the_tenant_on_every_way_out[deadline]",
          OVER_ASGI + "slots_come_back_to_the_tenant_on_every_way_out[disconnect]")),
     Fault("asgi_loses_the_tenant_of_an_arrival", ASGI, "cost, deadline_at, outer, tenant)", "cost, deadline_at, outer)", BOTH[:1]),
-    Fault("wsgi_gives_back_for_nobody", WSGI_RUN, "outcome, ran, self._tenant)", "outcome, ran)", BOTH[1:]),
+    Fault("wsgi_gives_back_for_nobody", WSGI_RUN, "outcome, ran, context._tenant)", "outcome, ran)", BOTH[1:]),
     Fault("tenant_not_told_to_admission", ARRIVALS, "        return guard.arrive(entry, now, deadline_at, cost, tenant)", "        return guard.arrive(entry, now, deadline_at, cost)", BOTH),
     Fault("broken_tenant_function_is_an_error_of_the_guard", PROTECTION,
         'listeners.failed("tenant function", error)', "raise",
