@@ -157,9 +157,7 @@ def add_answers(
         prefix: what stands before the document's paths in those of the application.
         answers: the table.
     """
-    routes = {
-        (_label(route.template), method): route for route in resolver.routes() for method in _methods(route)
-    }
+    routes = routes_of(resolver)
     table = RouteTable(policy, RouteEntries(policy))
     table.bind(_Known(routes))
     documented = False
@@ -173,6 +171,13 @@ def add_answers(
             documented |= _document(item[method], Operation(whole, name, entry, policy), answers)
     if documented:
         document.setdefault("components", {}).setdefault("schemas", {}).setdefault(SCHEMA, PROBLEM_SCHEMA)
+
+
+def routes_of(resolver: RouteResolver) -> dict[tuple[str, str], Route]:
+    """Return the routes by template, as documents write it, and method; `ANY` for one that takes any."""
+    return {
+        (_label(route.template), method): route for route in resolver.routes() for method in _methods(route)
+    }
 
 
 def _document(target: dict[str, Any], operation: Operation, answers: Iterable[DocumentedAnswer]) -> bool:

@@ -14,12 +14,15 @@ from starlette.applications import Starlette
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.asgi.idempotency import IdempotencyMiddleware
 from resilient_mw.core.deadline import Deadline
 from resilient_mw.core.errors import ResilienceWarning
+from resilient_mw.idempotency.policy import IdempotencyPolicy
 from resilient_mw.runtime.configuration import load_policy
 from resilient_mw.runtime.context import RequestContext, current
 from resilient_mw.runtime.operations import Operations
 from resilient_mw_integrations._openapi import ANSWERS, DocumentedAnswer, add_answers
+from resilient_mw_integrations._openapi_keys import key_answers
 from resilient_mw_integrations.starlette import AppRoutes
 from resilient_mw_integrations.starlette.pages import RequestRefused, handled_by
 
@@ -85,13 +88,19 @@ class _Documented:
     def __call__(self) -> dict[str, Any]:
         document: dict[str, Any] = self.before()
         policy = _policy_of(self._within) if self._policy is None else self._policy
+        resolver = AppRoutes(self._within)
+        keys = _keys_of(self._within)
+        answers = self._answers if keys is None else (*self._answers, *key_answers(keys, resolver))
+        if policy is None and keys is not None:
+            add_answers(document, ServerPolicy(), resolver, self._prefix, key_answers(keys, resolver))
+            return document
         if policy is None:
             warnings.warn(NO_POLICY, ResilienceWarning, stacklevel=2)
             return document
         owner = policy.owner[0] if policy.owner else None
         if isinstance(owner, Operations):
             policy = owner.policy  # the one that is in force, after a reload
-        add_answers(document, policy, AppRoutes(self._within), self._prefix, self._answers)
+        add_answers(document, policy, resolver, self._prefix, answers)
         return document
 
 
@@ -106,7 +115,8 @@ def document_refusals(
     """Have an application's OpenAPI document say what the middleware may answer in its place.
 
     Each operation gets the answers that its own rules can lead to: none where it is exempt, 429 where a quota counts it,
-    413 where its body is bounded. What the application documents itself is kept, and what of ours is missing beside it is added.
+    413 where its body is bounded, and 400, 409 and 422 where an `IdempotencyMiddleware` that was added to it takes a key. What
+    the application documents itself is kept, and what of ours is missing beside it is added.
     May be called at any time before the document is first asked for, and again.
 
     Args:
@@ -129,4 +139,13 @@ def _policy_of(app: Starlette) -> ServerPolicy | None:
             given: Any = each.args[0] if each.args else overrides.pop("policy", None)
             policy: ServerPolicy = load_policy() if given is None else given
             return policy.with_changes(overrides)
+    return None
+
+
+def _keys_of(app: Starlette) -> IdempotencyPolicy | None:
+    """Return the policy of the middleware of idempotency keys that was added to an application."""
+    for each in app.user_middleware:
+        if isinstance(each.cls, type) and issubclass(each.cls, IdempotencyMiddleware):
+            policy: Any = each.args[0] if each.args else each.kwargs.get("policy")
+            return policy if isinstance(policy, IdempotencyPolicy) else None
     return None
