@@ -8,6 +8,7 @@ from typing import Any
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.plain import from_plain, with_given
 from resilient_mw.core.pages import PageFunction
+from resilient_mw.idempotency.policy import IdempotencyPolicy
 from resilient_mw.runtime.configuration import load_policy, note_sources
 
 NAME = "resilience"
@@ -22,9 +23,14 @@ class Extension:
         policy: what the code says; None: it says nothing.
         pages: makes what draws the refusals of one application; None: nothing does.
         overrides: fields that nothing outside the code changes.
+        keys: the policy of idempotency keys; None: they are not looked at.
+        store: where their records are.
+
+    Attributes:
+        keys, store: as given.
 
     Raises:
-        ValueError: two things would draw the same pages.
+        ValueError: two things would draw the same pages, or there are keys without a store.
     """
 
     def __init__(
@@ -32,7 +38,15 @@ class Extension:
         policy: ServerPolicy | None,
         pages: Callable[[Any], PageFunction] | None,
         overrides: Mapping[str, Any],
+        keys: IdempotencyPolicy | None = None,
+        store: Any = None,
     ) -> None:
+        if (keys is None) is not (store is None):
+            raise ValueError(
+                f"idempotency={keys!r} with store={store!r} is not allowed: keys have a policy and a store, or neither"
+            )
+        self.keys = keys
+        self.store = store
         if pages is not None and overrides.get("refusal_page") is not None:
             raise ValueError("error_pages=True is not allowed beside refusal_page: both draw the same pages")
         self._policy = policy

@@ -9,17 +9,21 @@ from typing import Any
 import httpx
 import pytest
 from flask import Flask, request
+from quart import Quart
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from resilient_mw import ServerPolicy
 from resilient_mw.asgi.idempotency import IdempotencyMiddleware as AsgiMiddleware
 from resilient_mw.idempotency import IdempotencyPolicy, idempotent_route
 from resilient_mw.stores.memory import MemoryIdempotencyStore
 from resilient_mw.testing import ScriptedWSGI
 from resilient_mw.wsgi.idempotency import IdempotencyMiddleware as WsgiMiddleware
+from resilient_mw_integrations.flask import Resilience as FlaskResilience
+from resilient_mw_integrations.quart import Resilience as QuartResilience
 
 KEY = {"Idempotency-Key": '"k-1"'}
 POLICY = IdempotencyPolicy(single_tenant=True)
@@ -163,4 +167,38 @@ def test_b02_flask_reads_a_form_with_a_file(size: int) -> None:
     for _ in range(2):
         answer = ScriptedWSGI(middleware, method="POST", headers=headers, body=form).run()
         assert json.loads(answer.body) == {"size": size, "name": "me"}
+    assert runs == [1]
+
+
+def test_the_flask_extension_puts_keys_inside_admission() -> None:
+    app = Flask(__name__)
+    runs = []
+
+    @app.post("/payments")
+    def pay() -> Any:
+        runs.append(1)
+        return {}, 201
+
+    FlaskResilience(app, ServerPolicy(), idempotency=POLICY, store=MemoryIdempotencyStore())
+    http = app.test_client()
+    answers = [http.post("/payments", headers=KEY) for _ in range(2)]
+    assert [answer.headers.get("Idempotency-Replayed") for answer in answers] == [None, "true"]
+    assert runs == [1]
+    with pytest.raises(ValueError, match="keys have a policy and a store"):
+        FlaskResilience(idempotency=POLICY)
+
+
+async def test_the_quart_extension_puts_keys_inside_admission() -> None:
+    app = Quart(__name__)
+    runs = []
+
+    @app.post("/payments")
+    async def pay() -> Any:
+        runs.append(1)
+        return {}, 201
+
+    QuartResilience(app, ServerPolicy(), idempotency=POLICY, store=MemoryIdempotencyStore())
+    http = app.test_client()
+    answers = [await http.post("/payments", headers=KEY) for _ in range(2)]
+    assert [answer.headers.get("Idempotency-Replayed") for answer in answers] == [None, "true"]
     assert runs == [1]

@@ -8,7 +8,10 @@ from flask import Flask
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overrides import PolicyOverrides
+from resilient_mw.idempotency.policy import IdempotencyPolicy
+from resilient_mw.idempotency.protocol import IdempotencyStore
 from resilient_mw.wsgi import ResilienceMiddleware
+from resilient_mw.wsgi.idempotency import IdempotencyMiddleware
 from resilient_mw_integrations._app_config import NAME, Extension
 from resilient_mw_integrations.flask.listing import command
 from resilient_mw_integrations.flask.pages import ErrorPages
@@ -27,6 +30,8 @@ class Resilience(Extension):
         policy: the policy. None: one is loaded from `app.config`, a file and the environment, in this order.
         error_pages: whether refusals and 504s are drawn by the application's own error handlers, those of 503, 504, 429 and so on,
             where it has them.
+        idempotency: the policy of idempotency keys; None: they are not looked at.
+        store: where their records are.
         **overrides: fields of `ServerPolicy` that nothing outside the code changes.
 
     Raises:
@@ -40,9 +45,11 @@ class Resilience(Extension):
         policy: ServerPolicy | None = None,
         *,
         error_pages: bool = False,
+        idempotency: IdempotencyPolicy | None = None,
+        store: IdempotencyStore | None = None,
         **overrides: Unpack[PolicyOverrides],
     ) -> None:
-        super().__init__(policy, ErrorPages if error_pages else None, overrides)
+        super().__init__(policy, ErrorPages if error_pages else None, overrides, idempotency, store)
         if app is not None:
             self.init_app(app)
 
@@ -54,6 +61,8 @@ class Resilience(Extension):
             ValueError: its configuration is not allowed.
         """
         policy, overrides = self.values_for(app)
+        if self.keys is not None and self.store is not None:
+            app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, self.keys, store=self.store)  # type: ignore[method-assign]
         app.wsgi_app = app.extensions[NAME] = ResilienceMiddleware(app.wsgi_app, policy, **overrides)  # type: ignore[method-assign]
         app.cli.add_command(command, NAME)
         self.protects(app)

@@ -9,6 +9,9 @@ from quart import Quart
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overrides import PolicyOverrides
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.asgi.idempotency import IdempotencyMiddleware
+from resilient_mw.idempotency.policy import IdempotencyPolicy
+from resilient_mw.idempotency.protocol import AsyncIdempotencyStore, IdempotencyStore
 from resilient_mw_integrations._app_config import NAME, Extension
 from resilient_mw_integrations.quart.pages import ErrorPages
 
@@ -29,6 +32,8 @@ class Resilience(Extension):
         policy: the policy. None: one is loaded from `app.config`, a file and the environment, in this order.
         error_pages: whether refusals and 504s are drawn by the application's own error handlers, those of 503, 504, 429 and so on,
             where it has them.
+        idempotency: the policy of idempotency keys; None: they are not looked at.
+        store: where their records are.
         **overrides: fields of `ServerPolicy` that nothing outside the code changes.
 
     Raises:
@@ -42,9 +47,11 @@ class Resilience(Extension):
         policy: ServerPolicy | None = None,
         *,
         error_pages: bool = False,
+        idempotency: IdempotencyPolicy | None = None,
+        store: IdempotencyStore | AsyncIdempotencyStore | None = None,
         **overrides: Unpack[PolicyOverrides],
     ) -> None:
-        super().__init__(policy, ErrorPages if error_pages else None, overrides)
+        super().__init__(policy, ErrorPages if error_pages else None, overrides, idempotency, store)
         if app is not None:
             self.init_app(app)
 
@@ -56,5 +63,7 @@ class Resilience(Extension):
             ValueError: its configuration is not allowed.
         """
         policy, overrides = self.values_for(app)
+        if self.keys is not None and self.store is not None:
+            app.asgi_app = IdempotencyMiddleware(app.asgi_app, self.keys, store=self.store)  # type: ignore[method-assign]
         app.asgi_app = app.extensions[NAME] = ResilienceMiddleware(app.asgi_app, policy, **overrides)  # type: ignore[method-assign]
         self.protects(app)
