@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from resilient_mw.core.cors import Cors
 from resilient_mw.idempotency.actions import Pass
 from resilient_mw.idempotency.policy import READING, IdempotencyPolicy
-from resilient_mw.runtime import switch
 from resilient_mw.runtime.context import RequestContext, current
 from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, policy_around
 from resilient_mw.wsgi.answers import Answer, Pages, prepare_answers
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 class IdempotencyMiddleware:
     """Runs the work of each idempotency key once. Put it inside `ResilienceMiddleware`, or use it alone.
 
+    The kill switch does not reach it: what refuses requests may be taken away, but a payment must not run twice for it.
+
     A repeat that waits for the first answer waits in its worker thread, in a bounded place of its own, and gives its slot
     back meanwhile: the server needs threads for `policy.max_waiting` beside those of the limit, or a smaller number there.
 
@@ -40,6 +41,7 @@ class IdempotencyMiddleware:
 
     Attributes:
         policy: the policy.
+        store: where the records are.
         desk: how requests are treated, and what is counted.
         records: asks the store.
 
@@ -53,6 +55,7 @@ class IdempotencyMiddleware:
         self.app = app
         self.policy = policy
         self.desk = IdempotencyDesk(policy)
+        self.store = store
         self.records = Records(store, self.desk)
         self._alone = prepare_answers(Cors())
         self._inside: tuple[ServerPolicy, dict[Reason, Answer]] | None = None
@@ -65,7 +68,7 @@ class IdempotencyMiddleware:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request."""
         method = environ.get("REQUEST_METHOD", "")
-        if method in READING or switch.DISABLED:
+        if method in READING:
             return self.app(environ, start_response)
         desk = self.desk
         if not desk.started:

@@ -59,6 +59,7 @@ class TestSlots:
             await repeat.end()
         assert app.runs == 2
         assert {repeat.header("idempotency-replayed") for repeat in repeats} == {"true"}
+        assert {repeat.raised for repeat in repeats} == {None}
         assert slots_taken(policy) == 0
 
     async def test_who_has_to_run_after_all_takes_a_slot_first(self) -> None:
