@@ -5,6 +5,7 @@ ResilienceError
 ├── BodyTooLarge (also an OSError)           the request body is larger than the route takes
 ├── RequestCancelled                         the work was given up for another cause
 ├── JobRefused                               a job was not promised: its queue is full, or drains
+├── IdempotencyRefused                       the work of an idempotency key is not done a second time, and has no answer yet
 └── UnsupportedEventLoop                     started on an event loop other than asyncio's
 ResilienceWarning (a UserWarning)            something that was configured has no effect
 """
@@ -101,6 +102,24 @@ class JobRefused(ResilienceError):
         self.reason = reason
         self.jobs = jobs
         self.priority = priority
+        self.retry_after = retry_after
+
+
+class IdempotencyRefused(ResilienceError):
+    """Raised when a block of work under an idempotency key may not run, and there is no answer to repeat.
+
+    Raised by a handler, the middlewares answer with the status of its reason.
+
+    Attributes:
+        reason: one of the reasons of `Reason` that begin with `IDEMPOTENCY_`.
+        retry_after: whole seconds after which there may be an answer; None: that is not known, or never.
+    """
+
+    reason: Reason
+
+    def __init__(self, message: str, reason: Reason, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
         self.retry_after = retry_after
 
 

@@ -26,6 +26,7 @@ FLOORS = {
     "asgi": 3,
     "wsgi": 3,
     "transport": 3,
+    "transactions": 3,
     "lab": 4,
     "testing": 4,
     "cli": 4,
