@@ -27,6 +27,8 @@ TABLE: Final = "resilient_mw_idempotency"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 # A statement is what decides, so each reads the clock when it runs: one that has waited for another looks again.
 _NOW: Final = "clock_timestamp()"
+# Only what is the same for a whole statement can be looked for in an index.
+_ARRIVAL: Final = "statement_timestamp()"
 _STATE: Final = f"CASE WHEN state = 'running' AND lease_until <= {_NOW} THEN 'unknown' ELSE state END"
 _SHOWN: Final = (
     f"record, {_STATE}, fingerprint, fence, extract(epoch FROM {_NOW} - began)::float8, "
@@ -82,7 +84,7 @@ class PostgresQuestions:
         )
         free = f"(have.expires <= {_NOW} OR {takes})"
         live = f"SELECT FROM {where} AS have WHERE have.record = %(record)s AND have.expires > {_NOW}"
-        own = f"SELECT expires FROM {where} WHERE caller = %(caller)s AND expires > {_NOW}"
+        own = f"SELECT expires FROM {where} WHERE caller = %(caller)s AND expires > {_ARRIVAL}"
         self._queue = (
             f"SELECT pg_advisory_xact_lock(hashtextextended(%(caller)s, 0)) WHERE NOT EXISTS ({live}) AND "
             f"EXISTS ({own} OFFSET greatest(%(most)s - {_NEAR}, 0))"
@@ -104,7 +106,7 @@ class PostgresQuestions:
             f"began = {_NOW}, lease_until = {_LEASE}, expires = {_LEASE_AND_KEEP}, about_key = excluded.about_key, "
             "about_method = excluded.about_method, about_route = excluded.about_route, about_caller = excluded.about_caller "
             f"WHERE {free} RETURNING 1), "
-            f"gone AS (DELETE FROM {where} WHERE record = ANY(ARRAY(SELECT record FROM {where} WHERE expires <= {_NOW} "
+            f"gone AS (DELETE FROM {where} WHERE record = ANY(ARRAY(SELECT record FROM {where} WHERE expires <= {_ARRIVAL} "
             f"AND record <> %(record)s AND EXISTS (SELECT FROM got) ORDER BY expires LIMIT {_SWEPT} FOR UPDATE SKIP LOCKED))) "
             "SELECT FROM got"
         )
@@ -196,7 +198,7 @@ class PostgresQuestions:
         """As of `Questions`. Rows that somebody else is at are left to it."""
         purging = (
             f"WITH gone AS (DELETE FROM {self._table} WHERE record = ANY(ARRAY(SELECT record FROM {self._table} "
-            f"WHERE expires <= {_NOW} ORDER BY expires LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1) "
+            f"WHERE expires <= {_ARRIVAL} ORDER BY expires LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1) "
             "SELECT count(*) FROM gone"
         )
         return Question(([purging], {"limit": limit}), lambda rows: int(rows[0][0][0]))
