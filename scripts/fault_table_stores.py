@@ -18,20 +18,8 @@ IN_REDIS = "tests/stores/test_redis_suite.py::"
 STATEMENTS = "tests/integrations/test_psycopg_budget.py::test_"
 
 FAULTS = (
-    Fault("postgres_bound_by_a_look", SQL, "statements = [self._queue] * bound", "statements = ['SELECT'] * bound", (
-        f"{POSTGRES}the_begins_of_one_caller_at_one_time_do_not_pass_its_bound",
-    )),
-    Fault("postgres_takes_what_runs", SQL, 'f"WHERE {free} RETURNING 1), "', 'f"WHERE true OR {free} RETURNING 1), "', (
-        f"{POSTGRES}a_key_that_another_transaction_has_inserted_is_judged_by_what_it_leaves",
-    )),
-    Fault("postgres_no_statement_timeout", LINES, "{max(1, math.ceil(left * 1000))}", "0", (
-        f"{POSTGRES}a_row_that_somebody_else_holds_is_waited_for_within_the_time",
-    )),
     Fault("postgres_isolation_of_the_role", LINES, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; ", "SELECT; ", (
         f"{IN_POSTGRES}TestPool::test_a_new_key_begins_and_a_repeat_finds_it_at_work",
-    )),
-    Fault("postgres_dead_connections_are_an_error", LINES, "if connection is None or not connection.closed or self._clock.now() >= until:\n                    raise _translated(error) from error\n\n    def close", "if True:\n                    raise _translated(error) from error\n\n    def close", (
-        f"{POSTGRES}connections_that_were_closed_while_idle_cost_nobody_an_error",
     )),
     Fault("postgres_waits_for_a_silent_server", LINES, "if not ready and clock.now() >= until:", "if not ready and clock.now() >= until + 1000:", (
         f"{POSTGRES}a_server_that_stops_without_a_word",
