@@ -89,5 +89,8 @@ def _registered(scheme: str, url: str) -> IdempotencyStore | AsyncIdempotencySto
         raise ValueError(
             f"the store of {scheme}:// cannot be loaded ({error}): install what {points[scheme].value!r} needs"
         ) from error
-    made: IdempotencyStore | AsyncIdempotencyStore = make(url)
+    try:
+        made: IdempotencyStore | AsyncIdempotencyStore = make(url)
+    except Exception as error:  # whatever a package says of a URL that it cannot read
+        raise ValueError(f"the URL cannot be used: {error}") from error
     return made

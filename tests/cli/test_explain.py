@@ -578,6 +578,7 @@ def test_the_form_of_the_json_changes_only_on_purpose(explain: Explain) -> None:
         "applications",
         "dependencies",
         "disabled",
+        "keys",
         "warnings",
     ]
     (app,) = report["applications"]

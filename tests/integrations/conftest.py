@@ -45,7 +45,9 @@ def write_entry_points(folder: Path) -> Path:
     (info / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: resilient-mw\nVersion: 0.0.0\n", encoding="utf-8"
     )
-    lines = ["[resilient_mw.routes]"]
-    lines += [f"{name} = {target}" for name, target in project["entry-points"]["resilient_mw.routes"].items()]
+    lines = []
+    for group in ("resilient_mw.routes", "resilient_mw.stores"):
+        lines.append(f"[{group}]")
+        lines += [f"{name} = {target}" for name, target in project["entry-points"][group].items()]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return info.parent

@@ -57,6 +57,15 @@ def test_what_a_scheme_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_store("cupboard://kitchen")
 
 
+def test_a_url_that_a_package_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(url: str) -> Any:
+        raise LookupError(f"no shelf in {url}")
+
+    registered(monkeypatch, lambda: make)
+    with pytest.raises(ValueError, match="the URL cannot be used: no shelf in cupboard://kitchen"):
+        open_store("cupboard://kitchen")
+
+
 def test_a_file_by_relative_and_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = SQLiteIdempotencyStore("my keys.db")
