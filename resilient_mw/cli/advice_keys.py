@@ -26,6 +26,21 @@ def keys_advice(facts: KeysFacts, report: KeysReport, question: Question) -> Ite
             "the IdempotencyMiddleware is around the ResilienceMiddleware: the store is asked for requests that are refused "
             "afterwards, and waits for it count against no deadline. Put it inside",
         )
+    joined = any(row.wait == "join" for row in report.routes)
+    if (
+        report.protocol == "wsgi"
+        and joined
+        and question.threads is not None
+        and report.max_waiting >= question.threads
+    ):
+        yield Warn(
+            "repeats_take_threads",
+            None,
+            "max_waiting",
+            f"max_waiting={report.max_waiting} repeats may wait for a first answer, each in a thread, and there are "
+            f"--threads {question.threads}: repeats alone can take them all. Set max_waiting to what is left of them beside the "
+            "limit and the queue, or wait='conflict'",
+        )
     for row in report.routes:
         yield from _row(row)
     for rule in facts.policy.routes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import FASTAPI, Explain, Said
+from tests.cli.conftest import FASTAPI, FLASK, Explain, Said
 
 START = (
     FASTAPI
@@ -123,6 +123,29 @@ def test_without_a_route_source_the_rules_are_shown(explain: Explain) -> None:
     assert "no route source knows the application" in explain(source).out
 
 
+WSGI = (
+    FLASK
+    + """
+from resilient_mw.wsgi.idempotency import IdempotencyMiddleware
+from resilient_mw.idempotency import *
+from resilient_mw.stores.sqlite import SQLiteIdempotencyStore
+@app.post("/payments")
+@idempotent_route(required=True)
+def pay(): ...
+policy = IdempotencyPolicy(single_tenant=True, {})
+app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, policy, store=SQLiteIdempotencyStore("keys.db"))
+app.wsgi_app = ResilienceMiddleware(app.wsgi_app)
+"""
+)
+
+
+def test_wsgi_is_explained(explain: Explain) -> None:
+    said = explain(WSGI.replace("{}", ""), "--json")
+    assert uses(said)["POST", "/payments"] == ("required", "mark")
+    assert (keys(said)["protocol"], keys(said)["store"]) == ("wsgi", "SQLiteIdempotencyStore")
+    assert said.codes() == []
+
+
 AROUND = "app = IdempotencyMiddleware(app, IdempotencyPolicy(single_tenant=True), store=" + FILE + ")"
 
 CASES: dict[str, list[tuple[str, Sequence[str], str | None]]] = {
@@ -140,6 +163,13 @@ CASES: dict[str, list[tuple[str, Sequence[str], str | None]]] = {
         (START + "app.add_middleware(ResilienceMiddleware)\n" + AROUND, (), "Put it inside"),
         (shop(), (), None),
         (shop(admission=""), (), None),
+    ],
+    "repeats_take_threads": [
+        (WSGI.replace("{}", "max_waiting=50"), ("--threads", "50"), "max_waiting=50 repeats .* --threads 50: repeats alone"),
+        (WSGI.replace("{}", "max_waiting=49"), ("--threads", "50"), None),
+        (WSGI.replace("{}", "max_waiting=50, wait='conflict'"), ("--threads", "50"), None),
+        (WSGI.replace("{}", "max_waiting=50"), (), None),
+        (shop("max_waiting=50"), ("--threads", "50"), None),
     ],
     "keys_rule_without_route": [
         (shop("routes=[IdempotencyRoute('/refund', IdempotencyRule(use='off'))]"), (), r"'/refund'\) matches no route"),

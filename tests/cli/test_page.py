@@ -25,6 +25,6 @@ def test_the_page_names_every_warning() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     sources = "".join(map(inspect.getsource, (advice, advice_calls, advice_keys)))
     made = set(re.findall(r'Warn\(\s*"(\w+)"', sources))
-    assert len(made) == 23
+    assert len(made) == 24
     assert set(named) == made
     assert f"{advice.OPEN_TIMES} x `open_for`" in PAGE.read_text(encoding="utf-8")
