@@ -101,7 +101,7 @@ FAULTS = (
         URLS,
         "    if known is None:\n",
         "    if known == 2:\n",
-        (TESTS + "test_what_is_no_store",),
+        (TESTS + "test_what_is_no_store[other.db-it is not the file of a store of idempotency keys]",),
     ),
     Fault(
         "explain_keys_of_any_process",
