@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from resilient_mw.core.cancel import CancelReason
+from resilient_mw.core.errors import RequestCancelled
 from resilient_mw.idempotency.actions import (
     Abandon,
     Action,
@@ -172,6 +174,8 @@ class IdempotencyExchange:
             joins.leave(place)
         if place.seen is not None:
             return self._request.looked(MONOTONIC.now(), place.seen)
+        if self._context.cancel_reason is CancelReason.CLIENT_DISCONNECT:
+            raise RequestCancelled(CancelReason.CLIENT_DISCONNECT)  # nobody waits for the answer any more
         try:
             record = self._records.look(action.record, self._time())
         except Exception:  # noqa: BLE001  whatever a store raises: it could not do it

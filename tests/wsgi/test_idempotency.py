@@ -434,6 +434,23 @@ class TestTogether:
         app.go.set()
         assert first.end().status == "201 Created"
 
+    def test_a_caller_who_leaves_while_waiting_leaves_nothing(self) -> None:
+        """Where the server lets one know."""
+        app = Payments()
+        policy = ServerPolicy(limit=2, queue=0)
+        middleware = guarded(app)
+        outer = ResilienceMiddleware(middleware, policy)
+        first = first_at_work(app, outer)
+        left = threading.Event()
+        second = InThread(post(outer, extra={"waitress.client_disconnected": left.is_set}))
+        until(lambda: middleware.joins.waiting == 1)
+        left.set()
+        assert second.end().status == "499 Client Closed Request"
+        assert middleware.joins.waiting == 0
+        app.go.set()
+        first.end()
+        assert (app.runs, slots_taken(policy)) == (1, 0)
+
     def test_another_process_is_looked_at(self, tmp_path: Path) -> None:
         """Two middlewares over one file: nobody wakes who waits at the other one."""
         app = Payments()
