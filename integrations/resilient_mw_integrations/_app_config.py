@@ -41,10 +41,7 @@ class Extension:
         keys: IdempotencyPolicy | None = None,
         store: Any = None,
     ) -> None:
-        if (keys is None) is not (store is None):
-            raise ValueError(
-                f"idempotency={keys!r} with store={store!r} is not allowed: keys have a policy and a store, or neither"
-            )
+        require_both(keys, store)
         self.keys = keys
         self.store = store
         if pages is not None and overrides.get("refusal_page") is not None:
@@ -85,6 +82,14 @@ class Extension:
         """Note that the middleware of an application is made: others may share its limit and its queue."""
         if self._policy is not None and self._pages is None and not _said(app.config):
             self._shared = self.policy_of(app)
+
+
+def require_both(keys: IdempotencyPolicy | None, store: object) -> None:
+    """Raise a ValueError unless there are a policy of idempotency keys and a store, or neither."""
+    if (keys is None) is not (store is None):
+        raise ValueError(
+            f"idempotency={keys!r} with store={store!r} is not allowed: keys have a policy and a store, or neither"
+        )
 
 
 def policy_for(config: Mapping[str, Any], policy: ServerPolicy | None) -> ServerPolicy:

@@ -26,12 +26,16 @@ from litestar.utils import normalize_path
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overrides import PolicyOverrides
 from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.asgi.idempotency import IdempotencyMiddleware
 from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, let_finish
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.core.marks import ATTRIBUTE, Mark
 from resilient_mw.core.pages import RefusalPage, RefusedRequest
 from resilient_mw.core.routes import WEBSOCKET, Route, RouteResolver, RouteRule
+from resilient_mw.idempotency.policy import IdempotencyPolicy
+from resilient_mw.idempotency.protocol import AsyncIdempotencyStore, IdempotencyStore
 from resilient_mw.runtime.configuration import policy_in_force
+from resilient_mw_integrations._app_config import require_both
 from resilient_mw_integrations._asgi_pages import page_of
 from resilient_mw_integrations._endpoints import KnownRoutes, parts
 
@@ -49,6 +53,8 @@ class ResiliencePlugin(InitPlugin):
 
     Args:
         policy: the policy; None: one is loaded, see `resilient_mw.runtime.configuration`.
+        idempotency: the policy of idempotency keys; None: they are not looked at.
+        store: where their records are.
         **overrides: fields of `ServerPolicy` that differ from `policy`.
 
     Raises:
@@ -56,10 +62,20 @@ class ResiliencePlugin(InitPlugin):
         ValueError: a value is not allowed; the text names the field, the value and the range.
     """
 
-    def __init__(self, policy: ServerPolicy | None = None, **overrides: Unpack[PolicyOverrides]) -> None:
+    def __init__(
+        self,
+        policy: ServerPolicy | None = None,
+        *,
+        idempotency: IdempotencyPolicy | None = None,
+        store: IdempotencyStore | AsyncIdempotencyStore | None = None,
+        **overrides: Unpack[PolicyOverrides],
+    ) -> None:
         if policy is not None and not isinstance(policy, ServerPolicy):
             raise ValueError(f"policy={policy!r} is not allowed: it must be a ServerPolicy")
         self.policy = policy_in_force(policy, overrides)
+        require_both(idempotency, store)
+        self._keys = idempotency
+        self._store = store
         self._spans: dict[int, tuple[ResilienceMiddleware, object]] = {}
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
@@ -73,6 +89,8 @@ class ResiliencePlugin(InitPlugin):
         handler: Any = app.asgi_handler
         if isinstance(handler, ResilienceMiddleware):
             return handler  # it is, after an earlier lifespan
+        if self._keys is not None and self._store is not None:
+            handler = IdempotencyMiddleware(handler, self._keys, store=self._store)
         middleware = ResilienceMiddleware(handler, self.policy)
         app.asgi_handler = middleware
         return middleware

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx
+import litestar
 import pytest
 from flask import Flask, request
 from quart import Quart
@@ -23,6 +24,7 @@ from resilient_mw.stores.memory import MemoryIdempotencyStore
 from resilient_mw.testing import ScriptedWSGI
 from resilient_mw.wsgi.idempotency import IdempotencyMiddleware as WsgiMiddleware
 from resilient_mw_integrations.flask import Resilience as FlaskResilience
+from resilient_mw_integrations.litestar import ResiliencePlugin
 from resilient_mw_integrations.quart import Resilience as QuartResilience
 
 KEY = {"Idempotency-Key": '"k-1"'}
@@ -202,3 +204,23 @@ async def test_the_quart_extension_puts_keys_inside_admission() -> None:
     answers = [await http.post("/payments", headers=KEY) for _ in range(2)]
     assert [answer.headers.get("Idempotency-Replayed") for answer in answers] == [None, "true"]
     assert runs == [1]
+
+
+async def test_the_litestar_plugin_puts_keys_inside_admission() -> None:
+    runs = []
+
+    @litestar.post("/payments", sync_to_thread=False)
+    @idempotent_route(required=True)
+    def pay() -> dict[str, int]:
+        runs.append(1)
+        return {}
+
+    plugin = ResiliencePlugin(ServerPolicy(), idempotency=POLICY, store=MemoryIdempotencyStore())
+    app = litestar.Litestar([pay], plugins=[plugin])
+    async with app.lifespan(), client(app) as http:
+        assert (await http.post("/payments")).status_code == 400
+        answers = [await http.post("/payments", headers=KEY) for _ in range(2)]
+    assert [answer.headers.get("idempotency-replayed") for answer in answers] == [None, "true"]
+    assert runs == [1]
+    with pytest.raises(ValueError, match="keys have a policy and a store"):
+        ResiliencePlugin(store=MemoryIdempotencyStore())
