@@ -23,7 +23,7 @@ from resilient_mw.runtime.context import RequestContext, current
 from resilient_mw.runtime.operations import Operations
 from resilient_mw_integrations._openapi import ANSWERS, DocumentedAnswer, add_answers
 from resilient_mw_integrations._openapi_keys import key_answers
-from resilient_mw_integrations.starlette import AppRoutes
+from resilient_mw_integrations.starlette import AppRoutes, idempotency_refused
 from resilient_mw_integrations.starlette.pages import RequestRefused, handled_by
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "current_deadline",
     "document_refusals",
     "handled_by",
+    "idempotency_refused",
 ]
 
 NO_POLICY = (

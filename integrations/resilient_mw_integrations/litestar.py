@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
-from litestar import Litestar, Router
+from litestar import Litestar, Response, Router
 from litestar.config.app import AppConfig
 from litestar.exceptions import HTTPException, MethodNotAllowedException
 from litestar.handlers import ASGIRouteHandler, BaseRouteHandler
@@ -28,9 +28,10 @@ from resilient_mw.admission.overrides import PolicyOverrides
 from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.asgi.idempotency import IdempotencyMiddleware
 from resilient_mw.asgi.lifespan import ASYNCIO_ONLY, let_finish
-from resilient_mw.core.errors import UnsupportedEventLoop
+from resilient_mw.core.errors import IdempotencyRefused, UnsupportedEventLoop
 from resilient_mw.core.marks import ATTRIBUTE, Mark
 from resilient_mw.core.pages import RefusalPage, RefusedRequest
+from resilient_mw.core.problem import refusal_answer
 from resilient_mw.core.routes import WEBSOCKET, Route, RouteResolver, RouteRule
 from resilient_mw.idempotency.policy import IdempotencyPolicy
 from resilient_mw.idempotency.protocol import AsyncIdempotencyStore, IdempotencyStore
@@ -82,6 +83,7 @@ class ResiliencePlugin(InitPlugin):
         """Take part in the lifespan of the application."""
         app_config.lifespan.append(self._lifespan)
         app_config.on_startup.append(self._started)
+        app_config.exception_handlers = {IdempotencyRefused: refused_answer, **app_config.exception_handlers}
         return app_config
 
     def middleware_around(self, app: Litestar) -> ResilienceMiddleware:
@@ -130,6 +132,12 @@ def marked(**rule: Any) -> dict[str, Mark]:
         ValueError: naming the field, the value and what is allowed.
     """
     return {OPTION: RouteRule("/*", **rule).mark}
+
+
+def refused_answer(_: Any, error: IdempotencyRefused) -> Response[bytes]:
+    """Answer for a handler whose idempotency key is refused: Litestar would make an error of the handler's own of it."""
+    status, headers, body = refusal_answer(error.reason, error.retry_after)
+    return Response(body, status_code=status, headers=dict(headers), media_type=headers[0][1])
 
 
 # -- routes --------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resilient_mw.asgi.idempotency_body import HashedBody, Receive
+from resilient_mw.asgi.idempotency_handing import hand_over
 from resilient_mw.core.rejection import Reason
 from resilient_mw.idempotency.actions import (
     Abandon,
@@ -16,6 +17,7 @@ from resilient_mw.idempotency.actions import (
     AskStatus,
     Begin,
     Complete,
+    HandOver,
     HashBody,
     Pass,
     ReadBody,
@@ -29,6 +31,7 @@ from resilient_mw.idempotency.machine import IdempotentRequest
 from resilient_mw.idempotency.record import Begun
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import current
+from resilient_mw.runtime.handed import Handed
 from resilient_mw.runtime.idempotency_desk import runs_as
 from resilient_mw.runtime.lent_slots import Lent, lend, take
 
@@ -111,6 +114,9 @@ class IdempotencyExchange:
         if isinstance(action, HashBody):
             digest = await self._body.drain()
             return () if digest is None else request.body_hashed(MONOTONIC.now(), digest)
+        if isinstance(action, HandOver):
+            handed = Handed(action.claim, self._body.digest)
+            return await hand_over(handed, self._middleware.app, self._scope, self._body.receive, self._send)
         if isinstance(action, Begin):
             return await self._begin(action)
         if isinstance(action, Wait):

@@ -23,7 +23,7 @@ from resilient_mw.asgi.stream import StreamExchange
 from resilient_mw.asgi.waiting import wait_for_slot
 from resilient_mw.asgi.websocket import serve_socket
 from resilient_mw.core.cors import PREFLIGHT
-from resilient_mw.core.errors import UnsupportedEventLoop
+from resilient_mw.core.errors import IdempotencyRefused, UnsupportedEventLoop
 from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import below_root
 from resilient_mw.runtime import switch
@@ -106,7 +106,7 @@ class ResilienceMiddleware(MiddlewareState):
             exchange.failed = True
             raise
         except BaseException as error:
-            if not exchange.over(error):
+            if not exchange.over(error) and not await self._refused(error, exchange, scope):
                 exchange.failed = True
                 raise
             caught = error
@@ -219,6 +219,14 @@ class ResilienceMiddleware(MiddlewareState):
         )  # fmt: skip
         exchange.tenant = arrival.tenant
         return exchange
+
+    async def _refused(self, error: BaseException, exchange: HttpExchange, scope: HTTPScope) -> bool:
+        """Answer a request whose idempotency key its application refuses; return whether that was it."""
+        if not isinstance(error, IdempotencyRefused) or exchange.started:
+            return False
+        send: Any = exchange.send
+        await self._refusals[error.reason].send(scope, send, error.retry_after, None)
+        return True
 
     async def _unguarded(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve what is no HTTP request, or any scope while the middleware is switched off."""

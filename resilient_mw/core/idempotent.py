@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from resilient_mw.core.checks import require_integer, require_number
+from resilient_mw.core.checks import require_flag, require_integer, require_number
 
 Use = Literal["required", "optional", "off"]
 Wait = Literal["join", "conflict"]
@@ -38,6 +38,8 @@ class IdempotencyRule:
         keep: seconds for which an answer is kept.
         canonical_json: bytes of body up to which JSON is compared by its meaning; 0: never.
         store_down: `closed`: 503 while the store is away; `open`: the work runs unprotected.
+        in_transaction: True: the handler takes the key itself, in a transaction of its own (`idempotent(session)`): the middleware
+            checks the key, which is required, and hands it over; no store is asked.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -52,12 +54,15 @@ class IdempotencyRule:
     keep: float | None = None
     canonical_json: int | None = None
     store_down: StoreDown | None = None
+    in_transaction: bool | None = None
 
     def __post_init__(self) -> None:
         if self.keep_statuses is not None:
             statuses = require_statuses("IdempotencyRule.keep_statuses", self.keep_statuses)
             object.__setattr__(self, "keep_statuses", statuses)
         check_rule("IdempotencyRule", self)
+        if self.in_transaction is not None:
+            require_flag("IdempotencyRule.in_transaction", self.in_transaction)
 
     def over(self, base: IdempotencyRule | None) -> IdempotencyRule:
         """Return this rule with its gaps filled from `base`."""

@@ -112,3 +112,11 @@ def refusal_headers(
     if rule.retry_after is not RetryAfter.NEVER and retry_after is not None:
         headers.append(("Retry-After", str(retry_after)))
     return headers
+
+
+def refusal_answer(
+    reason: Reason, retry_after: int | None, *, begun: bool = False
+) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Return status, headers and body of a refusal, for who answers in the terms of a framework. Arguments as of `refusal_headers`."""
+    headers = refusal_headers(reason, retry_after, begun=begun)
+    return REFUSAL_RULES[reason].status, headers, problem_body(reason)

@@ -77,6 +77,10 @@ class Reason(StrEnum):
     """The route asks for an idempotency key, and whose it would be is not known."""
 
 
+OF_KEYS = frozenset(reason for reason in Reason if reason.startswith("idempotency_"))
+"""The reasons by which an application, too, can refuse (`IdempotencyRefused`)."""
+
+
 class RetryAfter(Enum):
     """Where the value of a `Retry-After` header comes from."""
 

@@ -42,6 +42,19 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """Run the handler, with the claim where it finds it: it takes the key itself, and no more is to be told.
+
+    If it raises `IdempotencyRefused` before it has answered, answer with that refusal.
+
+    Attributes:
+        claim: of the request; without a fingerprint where the body is longer than was read.
+    """
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """Run the handler; tell the machine's `work` its `head`, each `piece`, and at last one of `ended` and `failed`.
 
@@ -157,6 +170,7 @@ Action = (
     | ReadBody
     | HashBody
     | Begin
+    | HandOver
     | Run
     | Replay
     | Refuse

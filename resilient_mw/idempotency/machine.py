@@ -23,6 +23,7 @@ from resilient_mw.idempotency.actions import (
     Actions,
     AskStatus,
     Begin,
+    HandOver,
     HashBody,
     Pass,
     ReadBody,
@@ -150,10 +151,10 @@ class IdempotentRequest:
         """Take the fingerprint of the request; None: the body is longer than was read.
 
         Returns:
-            `Begin`.
+            `Begin`; `HandOver` where the handler takes the key itself.
         """
         self.claim = replace(self._held(), fingerprint=fingerprint)
-        return (Begin(self.claim),)
+        return (HandOver(self.claim),) if self._treatment.in_transaction else (Begin(self.claim),)
 
     def began(self, now: float, outcome: Outcome) -> Actions:
         """Take what the store said to the claim.

@@ -22,6 +22,7 @@ def idempotent_route(
     keep: float | None = None,
     canonical_json: int | None = None,
     store_down: StoreDown | None = None,
+    in_transaction: bool | None = None,
     off: bool = False,
 ) -> Callable[[Target], Target]:
     """Say how an endpoint or a router treats idempotency keys. The order of decorators does not matter.
@@ -30,7 +31,7 @@ def idempotent_route(
 
     Args:
         required: 400 without a key; by default a key is honoured where there is one.
-        wait, on_unknown, keep_statuses, max_answer, lease, keep, canonical_json, store_down: as of `IdempotencyRule`.
+        wait, on_unknown, keep_statuses, max_answer, lease, keep, canonical_json, store_down, in_transaction: as of `IdempotencyRule`.
         off: keys are not looked at.
 
     Raises:
@@ -48,5 +49,6 @@ def idempotent_route(
         keep=keep,
         canonical_json=canonical_json,
         store_down=store_down,
+        in_transaction=in_transaction,
     )
     return marker(Mark(idempotency=rule))

@@ -17,6 +17,7 @@ class Treatment:
     Attributes:
         required: whether a request without a key is refused.
         heartbeat: seconds between two renewals of the lease.
+        in_transaction: whether the handler takes the key itself.
     """
 
     required: bool
@@ -29,6 +30,7 @@ class Treatment:
     keep: float
     canonical_json: int
     store_down: StoreDown
+    in_transaction: bool = False
 
 
 class Treatments:
@@ -105,7 +107,7 @@ class Treatments:
             raise RuntimeError(f"{whole!r} has gaps")
         heartbeat = policy.heartbeat
         return Treatment(
-            required=whole.use == "required",
+            required=whole.use == "required" or whole.in_transaction is True,
             wait=whole.wait,
             on_unknown=whole.on_unknown,
             keep_statuses=whole.keep_statuses,
@@ -115,4 +117,5 @@ class Treatments:
             keep=whole.keep,
             canonical_json=whole.canonical_json,
             store_down=whole.store_down,
+            in_transaction=whole.in_transaction is True,
         )

@@ -119,7 +119,7 @@ class Terms:
             raise ValueError(
                 f"idempotent(caller={self.caller!r}, operation={self.operation!r}) is not allowed: say whose the key is "
                 "(caller='' if all callers are one) and what is done, such as operation='POST /payments', where no "
-                "IdempotencyMiddleware hands the key over"
+                "IdempotencyMiddleware hands the key over, as it does on a route with in_transaction=True"
             )
         key = self.key
         if key is None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from resilient_mw.core.cancel import CancelReason
-from resilient_mw.core.errors import RequestCancelled
+from resilient_mw.core.errors import IdempotencyRefused, RequestCancelled
+from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.context import CURRENT
 from resilient_mw.wsgi.answers import Answer, start_for_nobody
 from resilient_mw.wsgi.run import Run
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def open_body(
-    run: Run, app: WSGIApplication, environ: WSGIEnvironment, stopped: Mapping[CancelReason, Answer]
+    run: Run, app: WSGIApplication, environ: WSGIEnvironment, stopped: Mapping[CancelReason | Reason, Answer]
 ) -> Iterable[bytes]:
     """Call the application up to its first body bytes, start the response, and return the body for the server.
 
@@ -33,12 +34,14 @@ def open_body(
         run: the record of the request. Its slots are given back if this raises.
         app: the application.
         environ: the request.
-        stopped: the answer in place of one that comes after the deadline, or to a body that was too large.
+        stopped: the answer in place of one that comes after the deadline, or to a body that was too large; and to one whose key
+            the application itself refuses.
 
     Raises:
         BaseException: what the application raises.
     """
     body: Body | None = None
+    no: tuple[Answer, int | None] | None = None
     # Set and reset in this frame, here and around each later step: the context never outlives the step on this
     # thread, whatever the server does with the body.
     token = CURRENT.set(run.context)
@@ -59,7 +62,8 @@ def open_body(
         expired = run.is_expiry(error)
         if body is None:
             body = Body(run, ())
-        if not expired:
+        no = None if expired else _refusal(run, error, stopped)
+        if not expired and no is None:
             body.close()
             raise
         late = True
@@ -67,7 +71,7 @@ def open_body(
         CURRENT.reset(token)
     if late and not run.started:
         try:
-            body.replace(_instead(run, environ, stopped))
+            body.replace(_instead(run, environ, stopped) if no is None else _refused(run, environ, *no))
         except BaseException:
             body.close()
             raise
@@ -84,7 +88,28 @@ def body_of(run: Run, environ: WSGIEnvironment, result: Iterable[bytes]) -> Body
     return Body(run, result)
 
 
-def _instead(run: Run, environ: WSGIEnvironment, stopped: Mapping[CancelReason, Answer]) -> list[bytes]:
+def _refusal(
+    run: Run, error: BaseException, stopped: Mapping[CancelReason | Reason, Answer]
+) -> tuple[Answer, int | None] | None:
+    """Return what answers a request whose key its application refuses, with a response still to start; None: it has failed."""
+    if not isinstance(error, IdempotencyRefused) or run.started:
+        return None
+    return stopped[error.reason], error.retry_after
+
+
+def _refused(run: Run, environ: WSGIEnvironment, answer: Answer, retry_after: int | None) -> list[bytes]:
+    """Start the answer of ours to a request whose work is not done a second time; return its body."""
+    run.failed = False
+    body = answer.start(run.method, environ, retry_after, run.start_anew(), None)
+    run.start()
+    run.complete = True
+    run.context.complete(started=True)
+    return body
+
+
+def _instead(
+    run: Run, environ: WSGIEnvironment, stopped: Mapping[CancelReason | Reason, Answer]
+) -> list[bytes]:
     """Start the answer of ours to a request that was over first; return its body."""
     server_start = run.replace()
     reason = run.context.reason

@@ -16,6 +16,7 @@ from resilient_mw.idempotency.actions import (
     Actions,
     AskStatus,
     Begin,
+    HandOver,
     HashBody,
     ReadBody,
     Refuse,
@@ -29,9 +30,11 @@ from resilient_mw.idempotency.record import Begun
 from resilient_mw.idempotency.work import Work
 from resilient_mw.runtime.clocks import MONOTONIC
 from resilient_mw.runtime.context import current
+from resilient_mw.runtime.handed import Handed
 from resilient_mw.runtime.idempotency_desk import runs_as
 from resilient_mw.runtime.lent_slots import Lent, lend, take_here
 from resilient_mw.wsgi.idempotency_attempt import Attempt
+from resilient_mw.wsgi.idempotency_handing import hand_over
 from resilient_mw.wsgi.idempotency_input import HashedInput
 
 if TYPE_CHECKING:
@@ -87,7 +90,7 @@ class IdempotencyExchange:
             while answer is None:
                 following: Actions = ()
                 for action in actions:
-                    if isinstance(action, (Run, Replay, Refuse)):
+                    if isinstance(action, (Run, Replay, Refuse, HandOver)):
                         answer = self._answer(action)
                     else:
                         following = self._obey(action)
@@ -102,7 +105,10 @@ class IdempotencyExchange:
             self._attempt.rest()
         return answer
 
-    def _answer(self, action: Run | Replay | Refuse) -> Iterable[bytes]:
+    def _answer(self, action: Run | Replay | Refuse | HandOver) -> Iterable[bytes]:
+        if isinstance(action, HandOver):
+            handed = Handed(action.claim, self._body.digest)
+            return hand_over(handed, self._middleware.app, self._environ, self._start_response, self._refuse)
         if isinstance(action, Replay):
             return self._replay(action.answer)
         if isinstance(action, Refuse):
@@ -227,11 +233,12 @@ class IdempotencyExchange:
         self._start_response(_status_line(answer.status), headers)
         return [answer.body] if answer.body else []
 
-    def _refuse(self, refuse: Refuse) -> list[bytes]:
+    def _refuse(self, refuse: Refuse, start_response: StartResponse | None = None) -> list[bytes]:
         self._desk.count(self._route, refuse.reason.value)
         answer = self._middleware.answers(self._context)[refuse.reason]
         method = self._environ.get("REQUEST_METHOD", "")
-        return answer.start(method, self._environ, refuse.retry_after, self._start_response, None)
+        start = start_response or self._start_response
+        return answer.start(method, self._environ, refuse.retry_after, start, None)
 
     def _gone(self) -> list[bytes]:
         """Answer somebody who has gone in the middle of his request: no server does without an answer."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.decision import Decision
 from resilient_mw.admission.entry import RouteEntry, Waiter
+from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.cors import PREFLIGHT
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.content_length import parse_content_length
+from resilient_mw.core.rejection import OF_KEYS, Reason
 from resilient_mw.runtime import switch
 from resilient_mw.runtime.arrivals import ask
 from resilient_mw.runtime.callers import gone_of
@@ -25,7 +27,14 @@ from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.quotas import Asking
 from resilient_mw.runtime.thread_context import ThreadContext, guarded_by, has_ended
 from resilient_mw.runtime.thread_gate import CallerLeft, wait_in_thread
-from resilient_mw.wsgi.answers import Pages, environ_key, prepare_answers, prepare_stopped, start_for_nobody
+from resilient_mw.wsgi.answers import (
+    Answer,
+    Pages,
+    environ_key,
+    prepare_answers,
+    prepare_stopped,
+    start_for_nobody,
+)
 from resilient_mw.wsgi.body import open_body
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.input import CountedInput
@@ -101,7 +110,8 @@ class ResilienceMiddleware:
         self._short = self._shadow is None and self._protection.tells is None
         self._telling = frozenset(key for key, _ in self._fields) | TELLING
         self._answers = prepare_answers(cors, pages)
-        self._stopped = prepare_stopped(cors, pages)
+        self._stopped: dict[CancelReason | Reason, Answer] = {why: self._answers[why] for why in OF_KEYS}
+        self._stopped.update(prepare_stopped(cors, pages).items())
 
     @property
     def protection(self) -> Protection:

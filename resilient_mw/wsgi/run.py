@@ -199,6 +199,11 @@ class Run:
             return
         self._server_write = self._server_start(status, headers, exc_info)
 
+    def start_anew(self) -> StartResponse:
+        """Forget what the application has said so far; return what takes the head of another answer."""
+        self._head = None
+        return self.start_response
+
     def replace(self) -> StartResponse:
         """Note that the request was over first; return the server's `start_response` for the answer that says so."""
         self.started = True

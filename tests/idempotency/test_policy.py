@@ -162,6 +162,7 @@ class TestTreatment:
             keep=9.0,
             canonical_json=5,
             store_down="open",
+            in_transaction=True,
         )
         treatment = Treatments(policy()).of("POST", "/", rule)
         assert treatment is not None

@@ -16,9 +16,9 @@ from django.utils.deprecation import MiddlewareMixin
 from resilient_mw.asgi import ResilienceMiddleware as AsgiMiddleware
 from resilient_mw.asgi.exchange import HttpExchange
 from resilient_mw.core.cancel import CancelReason
-from resilient_mw.core.errors import DeadlineExceeded, RequestCancelled
-from resilient_mw.core.problem import problem_body, refusal_headers
-from resilient_mw.core.rejection import REFUSAL_RULES, Reason
+from resilient_mw.core.errors import DeadlineExceeded, IdempotencyRefused, RequestCancelled
+from resilient_mw.core.problem import refusal_answer
+from resilient_mw.core.rejection import Reason
 from resilient_mw.core.streams import BODY, HEAD
 from resilient_mw.runtime.context import CURRENT, current
 from resilient_mw.runtime.forks import after_fork
@@ -120,15 +120,16 @@ class ResilienceMiddleware(MiddlewareMixin):  # type: ignore[misc]  # Django shi
         return passage.answer()
 
     def process_exception(self, request: Any, exception: Exception) -> Any:  # noqa: ARG002  Django's signature
-        """Answer for a view that `check()` has stopped, since the request is over."""
+        """Answer for a view that `check()` has stopped, since the request is over, or whose idempotency key is refused."""
+        if isinstance(exception, IdempotencyRefused):
+            return own_answer(*refusal_answer(exception.reason, exception.retry_after))
         if not isinstance(exception, (DeadlineExceeded, RequestCancelled)):
             return None
         over = current().cancel_reason
         if over is None:
             return None  # a smaller budget inside the view: that is the project's own affair
         reason = ENDINGS.get(over, Reason.DEADLINE_EXCEEDED)
-        headers = refusal_headers(reason, None, begun=True)
-        return own_answer(REFUSAL_RULES[reason].status, headers, problem_body(reason))
+        return own_answer(*refusal_answer(reason, None, begun=True))
 
     def _shell(self) -> Any:
         """Return what guards, made for the first request that nobody else does: one that serves none waits for none."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from flask import Flask
+from flask import Flask, Response
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overrides import PolicyOverrides
 from resilient_mw.idempotency.policy import IdempotencyPolicy
 from resilient_mw.idempotency.protocol import IdempotencyStore
+from resilient_mw.core.errors import IdempotencyRefused
+from resilient_mw.core.problem import refusal_answer
 from resilient_mw.wsgi import ResilienceMiddleware
 from resilient_mw.wsgi.idempotency import IdempotencyMiddleware
 from resilient_mw_integrations._app_config import NAME, Extension
@@ -65,4 +67,11 @@ class Resilience(Extension):
             app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, self.keys, store=self.store)  # type: ignore[method-assign]
         app.wsgi_app = app.extensions[NAME] = ResilienceMiddleware(app.wsgi_app, policy, **overrides)  # type: ignore[method-assign]
         app.cli.add_command(command, NAME)
+        app.register_error_handler(IdempotencyRefused, refused_answer)
         self.protects(app)
+
+
+def refused_answer(error: IdempotencyRefused) -> Response:
+    """Answer for a view whose idempotency key is refused: Flask would make an error of the view's own of it."""
+    status, headers, body = refusal_answer(error.reason, error.retry_after)
+    return Response(body, status, headers)

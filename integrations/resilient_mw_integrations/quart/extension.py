@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from quart import Quart
+from quart import Quart, Response
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overrides import PolicyOverrides
@@ -12,6 +12,8 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.asgi.idempotency import IdempotencyMiddleware
 from resilient_mw.idempotency.policy import IdempotencyPolicy
 from resilient_mw.idempotency.protocol import AsyncIdempotencyStore, IdempotencyStore
+from resilient_mw.core.errors import IdempotencyRefused
+from resilient_mw.core.problem import refusal_answer
 from resilient_mw_integrations._app_config import NAME, Extension
 from resilient_mw_integrations.quart.pages import ErrorPages
 
@@ -66,4 +68,11 @@ class Resilience(Extension):
         if self.keys is not None and self.store is not None:
             app.asgi_app = IdempotencyMiddleware(app.asgi_app, self.keys, store=self.store)  # type: ignore[method-assign]
         app.asgi_app = app.extensions[NAME] = ResilienceMiddleware(app.asgi_app, policy, **overrides)  # type: ignore[method-assign]
+        app.register_error_handler(IdempotencyRefused, refused_answer)
         self.protects(app)
+
+
+async def refused_answer(error: IdempotencyRefused) -> Response:
+    """Answer for a view whose idempotency key is refused: Quart would make an error of the view's own of it."""
+    status, headers, body = refusal_answer(error.reason, error.retry_after)
+    return Response(body, status, dict(headers))

@@ -21,9 +21,10 @@ from starlette.routing import Router
 
 from resilient_mw.core.routes import Route, RouteResolver
 from resilient_mw_integrations.starlette.levels import Level
+from resilient_mw_integrations.starlette.refusing import idempotency_refused
 from resilient_mw_integrations.starlette.steps import Walk, path_below
 
-__all__ = ["AppRoutes", "StarletteRouteSource", "route_source"]
+__all__ = ["AppRoutes", "StarletteRouteSource", "idempotency_refused", "route_source"]
 
 
 class StarletteRouteSource:
