@@ -94,7 +94,9 @@ def create_table(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(CREATE_QUEUE)
     whole = postgres_schema() if connection.dialect.name == "postgresql" else sqlite_schema()
-    for statement in whole.split(";"):
+    # One by one, which every driver takes; a comment may have a semicolon of its own.
+    lines = (line for line in whole.splitlines() if not line.startswith("--"))
+    for statement in "\n".join(lines).split(";"):
         if statement.strip():
             connection.exec_driver_sql(statement)
 

@@ -1,4 +1,5 @@
 """A key and its work in one transaction, by each async library: all of it is committed, or nothing."""
+# ruff: noqa: PT012  an error ends the transaction that stands around it
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ def test_a_killed_process_leaves_nothing(ledger: Ledger, request: pytest.Fixture
     name = next(name for name in BLOCKING if f"[{name}]" in request.node.name)
     command = [sys.executable, "-m", "tests.transactions.killed", name, ledger.url]
     where = f"{ROOT}:{ROOT / 'integrations'}"
-    process = subprocess.Popen(command, cwd=ROOT, env={"PYTHONPATH": where}, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={"PYTHONPATH": where}, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "inside\n"
@@ -113,7 +115,9 @@ def until_somebody_waits(conninfo: str) -> None:
 def test_records_of_the_store_are_seen(ledger: Ledger) -> None:
     """A key that a store has begun is in progress, then unknown: it is taken on demand only."""
     pay(ledger)
-    past, future = ("now() - interval '1 hour'", "now() + interval '20 s'") if ledger.postgres else ("1", "9e9")
+    past, future = (
+        ("now() - interval '1 hour'", "now() + interval '20 s'") if ledger.postgres else ("1", "9e9")
+    )
     with ledger.open() as connection, ledger.around(connection):
         ledger.execute(
             connection,

@@ -97,7 +97,11 @@ def test_a_savepoint_of_the_users_is_not_committed(engine: Any) -> None:
                 session.add(Payment(amount=2))
                 op.complete(201)
             assert session.in_nested_transaction()
-        with session.begin_nested(), pytest.raises(LookupError), idempotent(session, **{**MINE, "key": "k-2"}):
+        with (
+            session.begin_nested(),
+            pytest.raises(LookupError),
+            idempotent(session, **{**MINE, "key": "k-2"}),
+        ):
             session.add(Payment(amount=3))
             raise LookupError
         session.commit()
@@ -116,7 +120,11 @@ def test_savepoints_inside_the_block(engine: Any) -> None:
 
 
 def test_a_commit_inside_is_noticed(engine: Any) -> None:
-    with Session(engine) as session, pytest.raises(RuntimeError, match="inside"), idempotent(session, **MINE) as op:
+    with (
+        Session(engine) as session,
+        pytest.raises(RuntimeError, match="inside"),
+        idempotent(session, **MINE) as op,
+    ):
         session.add(Payment(amount=1))
         op.complete(201)
         session.commit()
@@ -175,11 +183,19 @@ async def test_commits_of_async_sessions_are_guarded_alone(conninfo: str) -> Non
 def test_autocommit_and_other_databases_are_refused(engine: Any) -> None:
     if engine.dialect.name == "postgresql":
         auto = engine.execution_options(isolation_level="AUTOCOMMIT")
-        with Session(auto) as session, pytest.raises(ValueError, match="AUTOCOMMIT"), idempotent(session, **MINE):
+        with (
+            Session(auto) as session,
+            pytest.raises(ValueError, match="AUTOCOMMIT"),
+            idempotent(session, **MINE),
+        ):
             raise AssertionError
     else:
         engine.dialect.name = "oracle"
-        with Session(engine) as session, pytest.raises(ValueError, match="oracle"), idempotent(session, **MINE):
+        with (
+            Session(engine) as session,
+            pytest.raises(ValueError, match="oracle"),
+            idempotent(session, **MINE),
+        ):
             raise AssertionError
 
 
