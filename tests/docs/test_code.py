@@ -16,6 +16,7 @@ SUBJECTS = (
     *("guarding", "fallbacks", "propagation", "metrics"),
     *("jobs", "celery"),
     "idempotency",
+    "idempotency-transactions",
 )
 BLOCK = re.compile(r"(?:^    .*\n(?:\n(?=    ))?)+", re.MULTILINE)
 NO_PYTHON = re.compile(r"^(?:pip|python|min|max)\b|[┌│]", re.MULTILINE)
