@@ -56,7 +56,7 @@ app.add_middleware(
     policy=IdempotencyPolicy(caller="X-Account"),
     store=SQLiteIdempotencyStore(FILE),  # of routes without a transaction of their own, in the same table
 )
-app.add_middleware(ResilienceMiddleware, policy=ServerPolicy(limit=20, default_budget=10.0))
+app.add_middleware(ResilienceMiddleware, policy=ServerPolicy(limit=20, deadline_default=10.0))
 
 
 @app.post("/payments")
