@@ -10,9 +10,7 @@ from resilient_mw.idempotency.actions import Actions, Refuse
 from resilient_mw.runtime.handed import HANDED, Handed
 
 
-async def hand_over(
-    handed: Handed, app: Any, scope: Any, receive: Any, send: Any
-) -> IdempotencyRefused | None:
+async def hand_over(handed: Handed, app: Any, scope: Any, receive: Any, send: Any) -> Actions:
     """Run the handler.
 
     Args:

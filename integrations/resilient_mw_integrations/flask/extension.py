@@ -8,10 +8,10 @@ from flask import Flask, Response
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.overrides import PolicyOverrides
-from resilient_mw.idempotency.policy import IdempotencyPolicy
-from resilient_mw.idempotency.protocol import IdempotencyStore
 from resilient_mw.core.errors import IdempotencyRefused
 from resilient_mw.core.problem import refusal_answer
+from resilient_mw.idempotency.policy import IdempotencyPolicy
+from resilient_mw.idempotency.protocol import IdempotencyStore
 from resilient_mw.wsgi import ResilienceMiddleware
 from resilient_mw.wsgi.idempotency import IdempotencyMiddleware
 from resilient_mw_integrations._app_config import NAME, Extension
