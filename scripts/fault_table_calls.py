@@ -15,6 +15,7 @@ CLOCKS = "resilient_mw/runtime/clocks.py"
 RETRY_AFTER = "resilient_mw/core/headers/retry_after.py"
 SYNC = "resilient_mw/transport/sync.py"
 AIO = "resilient_mw/transport/aio.py"
+SENDING = "resilient_mw/transport/sending.py"
 EXCHANGE = "resilient_mw/transport/exchange.py"
 FACTS = "resilient_mw/transport/facts.py"
 PREPARE = "resilient_mw/transport/prepare.py"
@@ -160,7 +161,7 @@ CALLS_FAULTS = (
         "await asyncio.shield(close_later(stream))", "await stream.aclose()",
         (ENDINGS + "b61_cancelled_while_a_half_read_response_is_closed",
          ENDINGS + "b61_cancelled_at_any_await_of_a_retry")),
-    Fault("forgotten_response_keeps_its_slot", STREAMS, "self._owner.abandon(self._call)", "pass", (
+    Fault("forgotten_response_keeps_its_slot", STREAMS, "            name = self._origin.abandon()\n", "            name = None\n", (
         ENDINGS + "a_forgotten_response_gives_its_slot_and_connection_back",
     )),
     # -- B62: who is told
@@ -209,12 +210,12 @@ CALLS_FAULTS = (
     )),
     # -- B68: the lock
     Fault("b68_lock_held_over_an_attempt", SYNC,
-        "            response = self._inner.handle_request(request)\n        except",
-        "            with self.owner._lock:\n                response = self._inner.handle_request(request)\n        except",
+        "                    response = self._inner.handle_request(sent)\n",
+        "                    with owner._lock:\n                        response = self._inner.handle_request(sent)\n",
         (CASES + "b68_all_clients_of_a_dependency_are_inside_their_attempts_at_once",)),
-    Fault("b68_one_at_a_time_in_tasks", AIO,
+    Fault("b68_one_at_a_time_in_tasks", SENDING,
         "            done, _ = await asyncio.wait((task,), timeout=limit)\n",
-        '            async with self.owner.__dict__.setdefault("_one", asyncio.Lock()):\n'
+        '            async with self.__dict__.setdefault("_one", asyncio.Lock()):\n'
         "                done, _ = await asyncio.wait((task,), timeout=limit)\n",
         (CASES + "b68_a_hook_that_calls_the_same_dependency_does_not_wait_for_its_own_call",)),
     # -- B70, B71: who is to blame, and for how much

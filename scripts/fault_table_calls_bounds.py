@@ -46,7 +46,7 @@ BOUND_FAULTS = (
     Fault("silent_address_takes_all_the_time", BACKEND,
         "return None if left is None else left / addresses", "return left",
         (DEADLINES + "a_silent_address_leaves_time_for_the_next_one",)),
-    Fault("task_without_a_deadline", AIO, "asyncio.wait((task,), timeout=limit)", "asyncio.wait((task,))", (
+    Fault("task_without_a_deadline", "resilient_mw/transport/sending.py", "asyncio.wait((task,), timeout=limit)", "asyncio.wait((task,))", (
         DEADLINES + "the_deadline_holds",
     )),
     Fault("body_of_a_task_without_a_deadline", "resilient_mw/transport/reading.py",

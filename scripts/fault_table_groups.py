@@ -47,7 +47,7 @@ FAULTS = (
         (OF_CALLS + "what_other_ends_teach",)),
     Fault("connecting_teaches_the_timeout", ATTEMPT, "not (in_time and failure.phase in UNSENT)", "True",
         (OF_CALLS + "what_a_failure_teaches",)),
-    Fault("cancelled_attempts_forgotten", STATE, "cut = attempt.cut or outcome in CUT", "cut = attempt.cut",
+    Fault("cancelled_attempts_forgotten", STATE, "cut = attempt.cut_off or outcome in CUT", "cut = attempt.cut_off",
         (OF_CALLS + "what_other_ends_teach",)),
     Fault("small_budget_blames_a_measured_timeout", ATTEMPTS, "left < min(state.fair, FAIR * limit)", "left < state.fair",
         (OF_CALLS + "its_own_timeout_blames_the_dependency_and_the_budget_does_not",)),

@@ -57,7 +57,7 @@ class Attempt:
     Attributes:
         until: the instant of its end.
         by_budget: whether the caller's budget ends it, and not a timeout of the dependency.
-        cut: whether it was cut off: it would have taken longer, and nobody knows how long.
+        cut_off: whether it was cut off: it would have taken longer, and nobody knows how long.
         cut_short: whether it had so little that its end by the budget says nothing about the dependency.
         hedge: whether it was begun beside another one.
         lost: whether another attempt of its call was faster: what becomes of it says nothing.
@@ -65,28 +65,26 @@ class Attempt:
         outcome: the label of its head; empty: there is none yet.
     """
 
-    __slots__ = (
-        "by_budget", "cut", "cut_short", "hedge", "lost", "number", "outcome", "permit", "started_at", "until", "verdict",
-    )  # fmt: skip
+    # Most attempts end with what most of this was at their beginning: that is not written for each of them.
+    by_budget = False
+    cut_off = False
+    cut_short = False
+    hedge = False
+    lost = False
+    verdict = OK
+    outcome = ""
 
     def __init__(self, number: int, permit: Permit | None, now: float, timeout: float) -> None:
         self.number = number
         self.permit = permit
         self.started_at = now
         self.until = now + timeout
-        self.by_budget = False
-        self.cut = False
-        self.cut_short = False
-        self.hedge = False
-        self.lost = False
-        self.verdict = OK
-        self.outcome = ""
 
     def expired(self, now: float, failure: Failure) -> bool:
         """Return whether the caller's budget ended it, and not one of the dependency's own timeouts."""
         in_time = now < self.until - EARLY
         # A timeout of connecting alone, or of our own pool, says nothing about how long the whole would have taken.
-        self.cut = failure.timed_out and not (in_time and failure.phase in UNSENT)
+        self.cut_off = failure.timed_out and not (in_time and failure.phase in UNSENT)
         return failure.timed_out and self.by_budget and not in_time
 
     def judge(self, now: float, breaker: Breaker | None, *, failed: bool | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from resilient_mw.calls.attempt import ATTEMPT, EARLY, NEW, OVER, QUEUE, USUAL, Attempt, Facts, Stage
+from resilient_mw.calls.attempt import ATTEMPT, BODY, EARLY, NEW, OVER, QUEUE, USUAL, Attempt, Facts, Stage
 from resilient_mw.calls.breaker import Permit
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.config import SAFE
@@ -69,6 +69,16 @@ class Attempts:
         self._look_at = math.inf
         self._collides = False
         self._due: float | None = None
+
+    def take_over(self, attempt: Attempt) -> None:
+        """Go on with a first attempt that was begun on the short way (see `ShortWay`), up to wherever it has come."""
+        self.attempts = 1
+        if attempt.outcome:
+            self._stage = BODY
+            self._delivered = attempt
+        else:
+            self._stage = ATTEMPT
+            self._flying = (attempt,)
 
     def allow_hedges(self, method: str, *, keyed: bool, insist: bool = False) -> None:
         """Say that whoever drives this call can have several attempts under way. To be said before it begins.

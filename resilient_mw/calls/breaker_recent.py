@@ -21,6 +21,7 @@ class Recent:
     Attributes:
         running: the attempts under way that are not slow yet, by number: their start. A new object for each period of
             the circuit, so that who took the short way in an older one holds that one's.
+        numbered: whether attempts have numbers of their own: slowness counts.
         draw: gives the next number of an attempt.
         succeeded: counts a success of the short way.
         slow: attempts that were counted as slow; `short`: successes of the short way.
@@ -34,6 +35,7 @@ class Recent:
         "_synced",
         "_window",
         "draw",
+        "numbered",
         "running",
         "short",
         "slow",
@@ -45,6 +47,7 @@ class Recent:
 
     def __init__(self, policy: BreakerPolicy) -> None:
         self._policy = policy
+        self.numbered = policy.slow_after is not None
         self._slow_after = math.inf if policy.slow_after is None else policy.slow_after
         self._window: CountWindow | TimeWindow = (
             CountWindow(policy.window) if policy.window_seconds is None else TimeWindow(policy.window_seconds)

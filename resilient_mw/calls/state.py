@@ -223,9 +223,9 @@ class DependencyState:
         group = call.group
         group.under_way -= 1
         if group.timeout is not None:
-            cut = attempt.cut or outcome in CUT
+            cut = attempt.cut_off or outcome in CUT
             group.timeout.told(now, now - attempt.started_at, failed=failed, cut=cut)
-        if group.heads is not None and not attempt.outcome and (attempt.cut or outcome in CUT):
+        if group.heads is not None and not attempt.outcome and (attempt.cut_off or outcome in CUT):
             group.heads.censored(now, now - attempt.started_at)
         if failed:
             self.bad += 1
@@ -233,7 +233,11 @@ class DependencyState:
             seconds = now - attempt.started_at
             self.good += 1
             self.seconds.add(seconds)
-            self._typical.add_all((seconds,))
+            self.learn(seconds)
+
+    def learn(self, seconds: float) -> None:
+        """Learn from a good attempt how long an attempt takes."""
+        self._typical.add(seconds)
 
     def refused(self, reason: Reason) -> None:
         """Count a call or attempt that was refused here."""

@@ -118,6 +118,20 @@ class Throttle:
         self._seen[self._newest % BUCKETS] += 1
         return True
 
+    def takes(self, now: float) -> bool:
+        """Count an attempt as `sent`, if it is not refused whatever is drawn; False: nothing is decided or counted yet."""
+        number = int(now / self._width)
+        if number > self._newest:
+            self._advance(number)
+        requests = self._requests
+        if requests > self._k * self._accepts and requests >= self._least:
+            return False
+        place = self._newest % BUCKETS
+        self._requests = requests + 1
+        self._seen[place] += 1
+        self._open[place] += 1
+        return True
+
     def sent(self, now: float) -> None:
         """Count an attempt that begins."""
         number = int(now / self._width)

@@ -31,7 +31,18 @@ class RunningMedian:
 
     def add(self, sample: float) -> None:
         """Take one sample, in seconds."""
-        self.add_all((sample,))
+        if self._samples < MEDIAN_SAMPLES:
+            self.add_all((sample,))
+            return
+        estimate = self._estimate
+        if sample < SMALLEST_SAMPLE:  # noqa: PLR1730  as below
+            sample = SMALLEST_SAMPLE
+        if sample > estimate:
+            moved = estimate * SMALLEST_STEP
+            self._estimate = moved if moved < sample else sample  # noqa: FURB136
+        elif sample < estimate:
+            moved = estimate / SMALLEST_STEP
+            self._estimate = moved if moved > sample else sample  # noqa: FURB136
 
     def add_all(self, samples: Sequence[float]) -> None:
         """Take samples in seconds, in the order in which they came."""

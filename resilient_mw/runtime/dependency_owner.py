@@ -17,6 +17,7 @@ from resilient_mw.calls.events import Actions, Failure, Head
 from resilient_mw.calls.fallback import Kept
 from resilient_mw.calls.figures import dependency_snapshot
 from resilient_mw.calls.key import new_key
+from resilient_mw.calls.short import ShortAttempt, ShortWay, short_way
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core import ports
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
@@ -60,6 +61,7 @@ class DependencyOwner:
 
     def _begin_anew(self) -> None:
         self.state = DependencyState(self.dependency, self._rng)
+        self.short = short_way(self.state)
         breaker = self.state.breaker
         self._untold: deque[Transition] = deque() if breaker is None else breaker.untold
 
@@ -76,6 +78,33 @@ class DependencyOwner:
         if self._untold or self.state.line is not None:
             self._tell_and_wake()
         return actions
+
+    def begin_short(
+        self, short: ShortWay, attempt: ShortAttempt, total: float, latest: float | None
+    ) -> float:
+        """Begin a call on its short way; 0: it has to begin as others do."""
+        with self._lock:
+            return 0.0 if self._abandoned else short.begin(self.clock.now(), attempt, total, latest)
+
+    def head_short(self, short: ShortWay, attempt: ShortAttempt, status: int) -> None:
+        """Tell of a good head on the short way, whose body is to come."""
+        with self._lock:
+            short.head(attempt, status)
+
+    def answered_short(self, short: ShortWay, attempt: ShortAttempt, status: int) -> None:
+        """Tell of a good answer on the short way that is complete."""
+        with self._lock:
+            short.head(attempt, status)
+            short.end(self.clock.now(), attempt)
+        if self._untold or self.state.line is not None:
+            self._tell_and_wake()
+
+    def end_short(self, short: ShortWay, attempt: ShortAttempt) -> None:
+        """Tell of the end of a body on the short way."""
+        with self._lock:
+            short.end(self.clock.now(), attempt)
+        if self._untold or self.state.line is not None:
+            self._tell_and_wake()
 
     def resume(self, call: Call, at: float) -> Actions:
         """Go on after a back-off that was to end at `at`, in case the timer fired early."""

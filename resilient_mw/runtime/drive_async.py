@@ -10,6 +10,7 @@ from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Queue, Start, Wait
 from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.runtime.drive_sync import First
 from resilient_mw.runtime.race_async import AsyncRacers, race
 
 
@@ -33,7 +34,11 @@ class AsyncAttempts(Protocol):
 
 
 async def drive(
-    owner: DependencyOwner, call: Call, attempts: AsyncAttempts, racers: AsyncRacers | None = None
+    owner: DependencyOwner,
+    call: Call,
+    attempts: AsyncAttempts,
+    racers: AsyncRacers | None = None,
+    first: First | None = None,
 ) -> Action:
     """Make the attempts of a call; return its last action: `Deliver`, `Fail`, `Expire` or `Refuse`.
 
@@ -42,12 +47,13 @@ async def drive(
         call: the call machine.
         attempts: makes the attempts.
         racers: makes several at the same time; None: it cannot, and the call was not told that it may have them.
+        first: says what became of the first attempt, where that has been made; the call has begun then.
 
     Raises:
         BaseException: what interrupted it; nothing is held then.
     """
     try:
-        actions: Actions = owner.begin(call)
+        actions: Actions = owner.begin(call) if first is None else owner.tell(call, 1, first())
         while True:
             for action in actions:
                 if isinstance(action, Start) and racers is not None and action.look_at != math.inf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -11,6 +12,9 @@ from resilient_mw.calls.call import Call
 from resilient_mw.calls.events import Action, Actions, Discard, Failure, Head, Queue, Start, Wait
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.race_sync import SyncRacers, race
+
+First = Callable[[], Head | Failure]
+"""Says what became of an attempt that has been made."""
 
 
 class SyncAttempts(Protocol):
@@ -33,7 +37,11 @@ class SyncAttempts(Protocol):
 
 
 def drive(
-    owner: DependencyOwner, call: Call, attempts: SyncAttempts, racers: SyncRacers | None = None
+    owner: DependencyOwner,
+    call: Call,
+    attempts: SyncAttempts,
+    racers: SyncRacers | None = None,
+    first: First | None = None,
 ) -> Action:
     """Make the attempts of a call; return its last action: `Deliver`, `Fail`, `Expire` or `Refuse`.
 
@@ -42,12 +50,13 @@ def drive(
         call: the call machine.
         attempts: makes the attempts.
         racers: makes several at the same time; None: it cannot, and the call was not told that it may have them.
+        first: says what became of the first attempt, where that has been made; the call has begun then.
 
     Raises:
         BaseException: what interrupted it; nothing is held then.
     """
     try:
-        actions: Actions = owner.begin(call)
+        actions: Actions = owner.begin(call) if first is None else owner.tell(call, 1, first())
         while True:
             for action in actions:
                 if isinstance(action, Start) and racers is not None and action.look_at != math.inf:

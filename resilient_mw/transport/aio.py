@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,10 +13,12 @@ from typing import Any, Generic, Self, TypeVar
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
+from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_async import drive
+from resilient_mw.runtime.drive_sync import First
 from resilient_mw.runtime.race_async import Flight
 from resilient_mw.runtime.slot_waits import listen, wake, wake_task
 from resilient_mw.runtime.watched import watched
@@ -25,9 +26,9 @@ from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import acall_or_fall_back, can_fall_back
 from resilient_mw.transport.leaving import leave_task
 from resilient_mw.transport.library import Library
+from resilient_mw.transport.passage import Passage, Route
 from resilient_mw.transport.prepare import Directory, can_hedge
 from resilient_mw.transport.reading import (
-    CLEANING,
     Overdue,
     Reading,
     close_later,
@@ -35,16 +36,12 @@ from resilient_mw.transport.reading import (
     close_uncancelled,
     forget,
 )
-from resilient_mw.transport.scope import SCOPE, Scope, leave
-from resilient_mw.transport.steps import Late, within
+from resilient_mw.transport.scope import GRACE, SCOPE, Scope, leave
+from resilient_mw.transport.sending import AsyncSender
+from resilient_mw.transport.streams import Delivery
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
-
-
-GRACE = 0.03
-"""Seconds after its end at which an attempt through a foreign transport is cancelled: its own timeouts come first, since
-a cancellation can cost a pool a connection."""
 
 
 class AsyncCalls(Generic[RequestT, ResponseT]):
@@ -61,6 +58,8 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         self._bounded = bounded
         self._sleepers: set[asyncio.Future[None]] = set()
         self._lost: deque[Any] = deque()
+        self._sender = AsyncSender(library, inner, bounded=bounded)
+        self._routes: dict[DependencyOwner, Route] = {}
 
     async def handle_async_request(self, request: RequestT) -> ResponseT:
         """Send a request and return the response.
@@ -92,23 +91,62 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
                 "AsyncResilientTransport works on asyncio's event loop only. Under Trio, use the sync transport in a thread"
             ) from None
         if WATCHES:
-            owner = watched(owner, http=True)
-        exchange = AsyncExchange(
-            self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
-        )
+            return await self._drive(self._exchange(watched(owner, http=True), request))
+        passage = Passage(self._routes.get(owner) or self._route(owner), request)
+        try:
+            sent = passage.begin(passage.atrace)
+            if sent is not None:
+                token = SCOPE.set(passage)
+                try:
+                    response = await self._sender.send(sent, passage, passage.timeout)
+                finally:
+                    leave(token)
+                if passage.passes(response):
+                    if not passage.over:
+                        response.stream = self._body(passage.delivery(response.stream))
+                    return response
+        except BaseException as error:
+            if not passage.under_way:
+                raise
+            exchange = self._exchange(owner, request, passage)
+            first: First = exchange.first_failed(error, passage)
+        else:
+            if sent is None:
+                return await self._drive(self._exchange(owner, request))
+            exchange = self._exchange(owner, request, passage)
+            first = partial(exchange.answered, response, passage)
+        return await self._drive(exchange, first)
+
+    def _route(self, owner: DependencyOwner) -> Route:
+        route = Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
+        self._routes[owner] = route
+        return route
+
+    def _exchange(
+        self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None
+    ) -> AsyncExchange:
+        library, sender, bounded = self._library, self._sender, self._bounded
+        return AsyncExchange(library, owner, request, sender, self._sleepers, bounded=bounded, begun=begun)
+
+    async def _drive(self, exchange: AsyncExchange, first: First | None = None) -> Any:
+        """Make a call, or what is left of it after its first attempt; return the response."""
         racers = exchange.allow_hedges() if self._hedges else None
-        action = await drive(owner, exchange.sending.call, exchange, racers)
-        if not isinstance(action, Deliver):
-            try:
+        try:
+            action = await drive(exchange.owner, exchange.sending.call, exchange, racers, first)
+            if not isinstance(action, Deliver):
                 raise exchange.outcome(action)
-            finally:
-                exchange.forget()
+        except BaseException:
+            exchange.forget()
+            raise
         response = exchange.response
         delivery = exchange.delivery(self._lost.append)
         if delivery is not None:
-            library = self._library
-            response.stream = library.async_body(delivery, library.transport_error, library.timeout)
+            response.stream = self._body(delivery)
         return response
+
+    def _body(self, delivery: Delivery) -> Any:
+        library = self._library
+        return library.async_body(delivery, library.transport_error, library.timeout)
 
     async def aclose(self) -> None:
         """Close the inner transport; calls that wait for their next attempt end at once with an error."""
@@ -141,26 +179,23 @@ class AsyncExchange(Exchange):
         library: Library,
         owner: DependencyOwner,
         request: Any,
-        inner: Any,
+        sender: AsyncSender,
         sleepers: set[asyncio.Future[None]],
         *,
         bounded: bool,
+        begun: ShortAttempt | None = None,
     ) -> None:
-        super().__init__(library, owner, request, library.async_upload, bounded=bounded)
-        self._inner = inner
+        super().__init__(library, owner, request, library.async_upload, bounded=bounded, begun=begun)
+        self._sender = sender
         self._sleepers = sleepers
 
     async def attempt(self, start: Start) -> Head | Failure:
         """Make an attempt up to its response head."""
         scope = self.sending.scope(start)
         request = self.sending.attempt(start, self.sending.trace(scope).aio)
-        limit = None if start.timeout == math.inf else start.timeout
         token = SCOPE.set(scope)
         try:
-            if self.bounded:
-                response = await self._beside(request, scope, limit)
-            else:
-                response = await self._within(request, scope)
+            response = await self._sender.send(request, scope, start.timeout)
         except self.library.transport_error as error:
             failure = self.broke(error, scope)
             if failure is None:
@@ -170,47 +205,13 @@ class AsyncExchange(Exchange):
             leave(token)
         return self.answered(response, scope)
 
-    async def _within(self, request: Any, scope: Scope) -> Any:
-        """Send a request, and cancel whatever it is doing when its time is over."""
-
-        def left() -> float | None:
-            seconds = scope.left()
-            return None if seconds is None else seconds + GRACE
-
-        try:
-            return await within(self._inner.handle_async_request(request), left)
-        except Late as error:
-            cause = error.__cause__
-            if isinstance(cause, self.library.transport_error):
-                raise cause from cause.__cause__
-            raise self.timed_out(scope) from cause
-
-    async def _beside(self, request: Any, scope: Scope, limit: float | None) -> Any:
-        """Send a request from a task of its own, which is cancelled only where that leaves nothing behind.
-
-        A pool of httpcore that is cancelled between two steps of its book-keeping can keep a connection for ever that is
-        neither closed nor usable. A cancellation reaches this task at once, and that one in its operation on the network;
-        elsewhere it ends before the next one.
-        """
-        task = asyncio.ensure_future(self._inner.handle_async_request(request))
-        try:
-            done, _ = await asyncio.wait((task,), timeout=limit)
-        except BaseException:
-            leave_task(task, scope, bounded=True)
-            raise
-        if done:
-            return task.result()
-        leave_task(task, scope, bounded=True)
-        await asyncio.wait((task,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
-        raise self.timed_out(scope)
-
     def launch(self, start: Start) -> Flight:
         """Begin an attempt in a task of its own."""
         scope = self.sending.scope(start)
         request = self.sending.attempt(start, self.sending.trace(scope, start.number).aio)
         token = SCOPE.set(scope)
         try:
-            task = asyncio.ensure_future(self._inner.handle_async_request(request))
+            task = asyncio.ensure_future(self._sender.inner.handle_async_request(request))
         finally:
             leave(token)
         return Flight(task, scope.until if self.bounded else scope.until + GRACE, scope)
@@ -220,7 +221,7 @@ class AsyncExchange(Exchange):
         try:
             if not flight.task.done():
                 leave_task(flight.task, flight.scope, bounded=self.bounded)
-                raise self.timed_out(flight.scope)
+                raise self._sender.timed_out(flight.scope)
             response = flight.task.result()
         except self.library.transport_error as error:
             failure = self.broke(error, flight.scope)

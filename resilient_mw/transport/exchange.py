@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from resilient_mw.calls.events import Action, Expire, Failure, Head, Phase, Refuse
+from resilient_mw.calls.events import Action, Actions, Expire, Failure, Head, Phase, Refuse
+from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.clocks import wall_clock
 from resilient_mw.runtime.dependency_owner import DependencyOwner
@@ -34,6 +35,7 @@ class Exchange:
         upload: wraps a body that can be sent once.
         bounded: whether each operation of the inner transport ends with the attempt. Only then a discarded response
             is read to its end.
+        begun: the first attempt, where that was begun on the short way: the call goes on with it.
     """
 
     def __init__(
@@ -44,15 +46,16 @@ class Exchange:
         upload: Callable[[Any], Any],
         *,
         bounded: bool,
+        begun: ShortAttempt | None = None,
     ) -> None:
         self.library = library
         self.owner = owner
         self.request = request
-        self.sending = Sending(library, owner, request, upload)
+        self.sending = Sending(library, owner, request, upload, begun)
         self.bounded = bounded
         self.response: Any = None
         self.scope: Scope | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def allow_hedges(self) -> Self | None:
         """Return this, if the call may have several attempts under way; None: it may not."""
@@ -86,16 +89,26 @@ class Exchange:
                 error.add_note(self._limits(failure.phase))
         return failure
 
-    def timed_out(self, scope: Scope) -> Exception:
-        """Return the error of an attempt that had to be cancelled."""
-        return self.library.timed_out(scope.phase, "the attempt was not over in time and was cancelled")
+    def first_failed(self, error: BaseException, scope: Scope) -> Callable[[], Failure]:
+        """Keep what a first attempt on the short way raised; return who says how it failed, or raises that again."""
+        self.error, self.scope = error, scope
+        return self._first_failed
+
+    def _first_failed(self) -> Failure:
+        failure, error, scope = None, self.error, self.scope
+        if isinstance(error, self.library.transport_error) and scope is not None:
+            failure = self.broke(error, scope)
+        del error  # It will know this frame.
+        if failure is None:
+            raise self.error or RuntimeError("an attempt has failed without an error")
+        return failure
 
     def outcome(self, action: Action) -> Exception:
         """Return what to raise at the end of a call without a response."""
         dependency = self.owner.dependency
         error: Any = self.error
         if isinstance(action, Expire):
-            error = self._expired(action.phase)
+            error = self.expiry(action.phase)
         elif isinstance(action, Refuse):
             small = action.reason is Reason.INSUFFICIENT_BUDGET
             make = self.library.too_small if small else self.library.refused
@@ -130,22 +143,27 @@ class Exchange:
         if scope is None or self._is_whole(response):
             self.owner.end(self.sending.call, None)
             return None
-        return Delivery(
-            self.owner,
-            self.sending.call,
-            scope,
-            response.stream,
-            bounded=self.bounded,
-            lost=lost,
-            timed_out=self._body_timeout,
-            expired=lambda: self._expired(Phase.BODY),
-        )
+        return Delivery(self, scope, response.stream, bounded=self.bounded, lost=lost)
+
+    def end(self, failure: Failure | None) -> Actions:
+        """Tell that the delivered body has ended."""
+        return self.owner.end(self.sending.call, failure)
+
+    def cancel(self) -> None:
+        """Tell that the caller gave up."""
+        self.owner.cancel(self.sending.call)
+
+    def abandon(self) -> str:
+        """Leave the call to whoever comes next; return the name of its dependency."""
+        self.owner.abandon(self.sending.call)
+        return self.owner.dependency.name
 
     def forget(self) -> None:
         """Let go of the last response and error, which know this call as well, so that nothing waits for a collection."""
         self.response = self.error = None
 
-    def _body_timeout(self) -> Exception:
+    def body_timeout(self) -> Exception:
+        """Return the library's own error of a timeout in the body."""
         error: Any = self.library.timed_out(Phase.BODY, "the response body was not over in time")
         error.request = self.request
         error.phase = Phase.BODY
@@ -153,7 +171,8 @@ class Exchange:
         result: Exception = error
         return result
 
-    def _expired(self, phase: Phase) -> Any:
+    def expiry(self, phase: Phase) -> Any:
+        """Return the error of a deadline that passed in a phase."""
         dependency = self.owner.dependency
         message = expired_message(dependency, phase, self.sending.call.attempts)
         error: Any = self.library.expired(message, phase, dependency.name)

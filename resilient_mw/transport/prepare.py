@@ -16,6 +16,7 @@ from resilient_mw.calls.fields import CallFields
 from resilient_mw.calls.groups import GroupRules
 from resilient_mw.calls.key import format_key
 from resilient_mw.calls.match import MatchRule, target
+from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
@@ -23,6 +24,7 @@ from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
 from resilient_mw.runtime.running_job import RUNNING_JOB
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.scope import Scope
+from resilient_mw.transport.timeouts import timeouts_of
 from resilient_mw.transport.trace import Trace
 
 OWN_KEY = "idempotency_key"
@@ -85,6 +87,7 @@ class Sending:
         owner: the owner of the dependency's state.
         request: the request of the caller. It is not changed.
         upload: wraps a request body that cannot be sent a second time, so that it is known whether it was begun.
+        begun: the first attempt, where that was begun on the short way; the call goes on with it.
 
     Attributes:
         dependency: who it is for.
@@ -98,7 +101,14 @@ class Sending:
         "call", "dependency", "keyed", "request",
     )  # fmt: skip
 
-    def __init__(self, library: Library, owner: DependencyOwner, request: Any, upload: Any) -> None:
+    def __init__(
+        self,
+        library: Library,
+        owner: DependencyOwner,
+        request: Any,
+        upload: Any,
+        begun: ShortAttempt | None = None,
+    ) -> None:
         self.dependency = owner.dependency
         self.request = request
         self._library = library
@@ -131,15 +141,20 @@ class Sending:
             above = context.retry_owner(fields.heard)
         self._above = above
         self.keyed = keyed
+        deadline_at = None if begun is None else begun.deadline_at
+        if deadline_at is None:
+            deadline_at = _deadline_at(self.dependency, context, now)
         self.call = Call(
-            owner.state,
+            owner.state if begun is None else begun.way.state,
             request.method,
-            deadline_at=_deadline_at(self.dependency, context, now),
+            deadline_at=deadline_at,
             replayable=self._once is None,
             keyed=keyed,
             owned=above is not None,
             facts=USUAL if self.dependency.grouping is None else facts_of(self.dependency.grouping, request),
         )
+        if begun is not None:
+            self.call.take_over(begun)
 
     def _read(self, fields: CallFields, now: float) -> bool:
         """Read what the caller himself says in fields of ours; return whether he gave the request a key."""
@@ -164,7 +179,11 @@ class Sending:
         request = self.request
         fields = self.dependency.fields
         caller = request.extensions.get("timeout")
-        extensions = {**request.extensions, "timeout": _timeouts(caller, start), "trace": trace}
+        extensions = {
+            **request.extensions,
+            "timeout": timeouts_of(caller, start.timeout, start.connect_timeout),
+            "trace": trace,
+        }
         lines, replaced = self._lines, []
         left = start.timeout  # What the call's budget allows, too.
         if self._caller_until != math.inf:
@@ -264,28 +283,3 @@ def _told(headers: Any, name: str) -> float:
     known = name if name.lower() in DEADLINE_PARSERS else MILLISECONDS
     read = (parse_deadline(known, [value]) for value in headers.get_list(name))
     return min((seconds for seconds in read if seconds is not None), default=math.inf)
-
-
-def _timeouts(caller: dict[str, float | None] | None, start: Start) -> dict[str, float | None]:
-    """Return the library's timeouts of one attempt: the caller's own, where they are smaller."""
-    whole, connect = start.timeout, start.connect_timeout
-    if not caller:
-        most = None if whole == math.inf else whole
-        return {
-            "connect": None if connect == math.inf else connect,
-            "read": most,
-            "write": most,
-            "pool": most,
-        }
-    return {
-        "connect": _least(caller.get("connect"), connect),
-        "read": _least(caller.get("read"), whole),
-        "write": _least(caller.get("write"), whole),
-        "pool": _least(caller.get("pool"), whole),
-    }
-
-
-def _least(caller: float | None, ours: float) -> float | None:
-    if caller is None:
-        return None if ours == math.inf else ours
-    return min(caller, ours)

@@ -19,6 +19,10 @@ from resilient_mw.core.ports import Clock
 
 T = TypeVar("T")
 
+GRACE = 0.03
+"""Seconds after its end at which an attempt through a foreign transport is cancelled: its own timeouts come first, since
+a cancellation can cost a pool a connection."""
+
 
 class Wire(Protocol):
     """A connection of a sync attempt.
@@ -50,28 +54,18 @@ class Scope:
         abandoned: whether nobody waits for the attempt any more: it is to end before its next operation.
     """
 
-    __slots__ = (
-        "_clock",
-        "_connect_until",
-        "abandoned",
-        "connected",
-        "interruptible",
-        "phase",
-        "received",
-        "until",
-        "wire",
-    )
+    # As `Attempt` does: what nothing has told yet is not written for each attempt.
+    _connect_until = math.inf
+    phase: Phase | None = None
+    connected = False
+    received: int | None = None
+    interruptible = False
+    abandoned = False
+    wire: Wire | None = None
 
     def __init__(self, clock: Clock, until: float) -> None:
         self._clock = clock
-        self._connect_until = math.inf
         self.until = until
-        self.phase: Phase | None = None
-        self.connected = False
-        self.received: int | None = None
-        self.interruptible = False
-        self.abandoned = False
-        self.wire: Wire | None = None
 
     def cut(self) -> None:
         """End a sync attempt that another thread makes: now if it waits for its connection, else at its next operation.
@@ -90,6 +84,10 @@ class Scope:
     def left(self, timeout: float | None = None) -> float | None:
         """Return seconds that the next operation may take; None: no bound. 0 or less: the attempt is over."""
         return _least(timeout, self.until - self._clock.now())
+
+    def left_and_grace(self) -> float | None:
+        """Return seconds after which the attempt is cancelled, where its own timeouts are to come first; None: no bound."""
+        return None if self.until == math.inf else self.until - self._clock.now() + GRACE
 
     def connecting(self, timeout: float | None) -> None:
         """Note that a connection is being made: resolving, connecting and TLS may take `timeout` seconds in all."""

@@ -11,71 +11,83 @@ import sys
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import closing, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
-from resilient_mw.calls.call import Call
-from resilient_mw.calls.events import Failure, Phase
+from resilient_mw.calls.events import Actions, Failure, Phase
 from resilient_mw.core.errors import ResilienceWarning
-from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.transport.reading import Overdue, Reading, close_reading
 from resilient_mw.transport.scope import SCOPE, Scope
+
+
+class Origin(Protocol):
+    """The call that a delivered response belongs to."""
+
+    def end(self, failure: Failure | None) -> Actions:
+        """Tell that the body has ended; `Expire` comes back if the caller's budget cut it off."""
+        ...
+
+    def cancel(self) -> None:
+        """Tell that the caller gave up."""
+        ...
+
+    def abandon(self) -> str:
+        """Leave the call to whoever comes next, and take no lock; return the name of its dependency."""
+        ...
+
+    def body_timeout(self) -> Exception:
+        """Return the library's own error of a timeout in the body."""
+        ...
+
+    def expiry(self, phase: Phase) -> Exception:
+        """Return the error of a deadline that passed in a phase."""
+        ...
 
 
 class Delivery:
     """A delivered response, seen from its call.
 
     Args:
-        owner: the owner of the dependency's state.
-        call: the call machine.
+        origin: the call.
         scope: the attempt.
         stream: the body that the inner transport gave.
         bounded: whether the inner transport says where it may be cancelled.
         lost: where to put the stream if it is thrown away unclosed.
-        timed_out: makes the library's own error of a timeout in the body.
-        expired: makes the error of a deadline that passed in the body.
+
+    Attributes:
+        closed: whether the stream has been closed.
     """
 
-    __slots__ = (
-        "_call", "_lost", "_over", "_owner", "bounded", "closed", "expired", "scope", "stream", "timed_out",
-    )  # fmt: skip
+    __slots__ = ("_lost", "_origin", "_over", "bounded", "closed", "scope", "stream")
 
     def __init__(
-        self,
-        owner: DependencyOwner,
-        call: Call,
-        scope: Scope,
-        stream: Any,
-        *,
-        bounded: bool,
-        lost: Callable[[Any], None],
-        timed_out: Callable[[], Exception],
-        expired: Callable[[], Exception],
+        self, origin: Origin, scope: Scope, stream: Any, *, bounded: bool, lost: Callable[[Any], None]
     ) -> None:
-        self._owner = owner
-        self._call = call
+        self._origin = origin
         self._lost = lost
         self._over = False
         self.bounded = bounded
         self.closed = False
         self.scope = scope
         self.stream = stream
-        self.timed_out = timed_out
-        self.expired = expired
+
+    def timed_out(self) -> Exception:
+        """Return the library's own error of a timeout in the body."""
+        return self._origin.body_timeout()
 
     def ended(self) -> None:
         """Tell that the body is complete, or that it was closed early."""
         if not self._over:
             self._over = True
-            self._owner.end(self._call, None)
+            self._origin.end(None)
 
     def failed(self, error: Exception, *, timed_out: bool) -> Exception:
         """Tell that the body was cut off; return what to raise."""
         if self._over:
             return error
         self._over = True
-        actions = self._owner.end(self._call, Failure(Phase.BODY, timed_out=timed_out))
+        actions = self._origin.end(Failure(Phase.BODY, timed_out=timed_out))
         if actions:
-            return self.expired()
+            return self._origin.expiry(Phase.BODY)
         told: Any = error
         told.phase = Phase.BODY
         return error
@@ -84,7 +96,7 @@ class Delivery:
         """Tell that the caller gave up."""
         if not self._over:
             self._over = True
-            self._owner.cancel(self._call)
+            self._origin.cancel()
 
     def overdue(self) -> bool:
         """Return whether the attempt is over, however fast its body still comes."""
@@ -98,11 +110,11 @@ class Delivery:
             self._lost(self.stream)
         if not self._over:
             self._over = True
-            self._owner.abandon(self._call)
+            name = self._origin.abandon()
             if not sys.is_finalizing():
                 warnings.warn(
-                    f"a response of the dependency {self._owner.dependency.name!r} was thrown away without being read or "
-                    "closed: it held a connection and a slot until now. Use `with client.stream(...)`, or close it",
+                    f"a response of the dependency {name!r} was thrown away without being read or closed: it held a "
+                    "connection and a slot until now. Use `with client.stream(...)`, or close it",
                     ResilienceWarning,
                     stacklevel=3,
                 )

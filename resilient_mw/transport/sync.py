@@ -14,17 +14,20 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Phase, Start
+from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.runtime.dependency_owner import DependencyOwner
-from resilient_mw.runtime.drive_sync import drive
+from resilient_mw.runtime.drive_sync import First, drive
 from resilient_mw.runtime.race_sync import Flight
 from resilient_mw.runtime.slot_waits import Sleeper, check_wanted, listen
 from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
+from resilient_mw.transport.passage import Passage, Route
 from resilient_mw.transport.prepare import Directory, can_hedge
 from resilient_mw.transport.scope import SCOPE
+from resilient_mw.transport.streams import Delivery
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -54,6 +57,7 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         self._bounded = bounded
         self._sleepers: set[Sleeper] = set()
         self._lost: deque[Any] = deque()
+        self._routes: dict[DependencyOwner, Route] = {}
 
     def handle_request(self, request: RequestT) -> ResponseT:
         """Send a request and return the response.
@@ -78,23 +82,62 @@ class SyncCalls(Generic[RequestT, ResponseT]):
 
     def _call(self, owner: DependencyOwner, request: Any) -> Any:
         if WATCHES:
-            owner = watched(owner, http=True)
-        exchange = SyncExchange(
-            self._library, owner, request, self._inner, self._sleepers, bounded=self._bounded
-        )
+            return self._drive(self._exchange(watched(owner, http=True), request))
+        passage = Passage(self._routes.get(owner) or self._route(owner), request)
+        try:
+            sent = passage.begin(passage.trace)
+            if sent is not None:
+                token = SCOPE.set(passage)
+                try:
+                    response = self._inner.handle_request(sent)
+                finally:
+                    SCOPE.reset(token)
+                if passage.passes(response):
+                    if not passage.over:
+                        response.stream = self._body(passage.delivery(response.stream))
+                    return response
+        except BaseException as error:
+            if not passage.under_way:
+                raise
+            exchange = self._exchange(owner, request, passage)
+            first: First = exchange.first_failed(error, passage)
+        else:
+            if sent is None:
+                return self._drive(self._exchange(owner, request))
+            exchange = self._exchange(owner, request, passage)
+            first = partial(exchange.answered, response, passage)
+        return self._drive(exchange, first)
+
+    def _route(self, owner: DependencyOwner) -> Route:
+        route = Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
+        self._routes[owner] = route
+        return route
+
+    def _exchange(
+        self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None
+    ) -> SyncExchange:
+        library, inner, bounded = self._library, self._inner, self._bounded
+        return SyncExchange(library, owner, request, inner, self._sleepers, bounded=bounded, begun=begun)
+
+    def _drive(self, exchange: SyncExchange, first: First | None = None) -> Any:
+        """Make a call, or what is left of it after its first attempt; return the response."""
         racers = exchange.allow_hedges() if self._hedges else None
-        action = drive(owner, exchange.sending.call, exchange, racers)
-        if not isinstance(action, Deliver):
-            try:
+        try:
+            action = drive(exchange.owner, exchange.sending.call, exchange, racers, first)
+            if not isinstance(action, Deliver):
                 raise exchange.outcome(action)
-            finally:
-                exchange.forget()
+        except BaseException:
+            exchange.forget()
+            raise
         response = exchange.response
         delivery = exchange.delivery(self._lost.append)
         if delivery is not None:
-            library = self._library
-            response.stream = library.sync_body(delivery, library.transport_error, library.timeout)
+            response.stream = self._body(delivery)
         return response
+
+    def _body(self, delivery: Delivery) -> Any:
+        library = self._library
+        return library.sync_body(delivery, library.transport_error, library.timeout)
 
     def close(self) -> None:
         """Close the inner transport; calls that wait for their next attempt end at once with an error."""
@@ -133,8 +176,9 @@ class SyncExchange(Exchange):
         sleepers: set[Sleeper],
         *,
         bounded: bool,
+        begun: ShortAttempt | None = None,
     ) -> None:
-        super().__init__(library, owner, request, library.sync_upload, bounded=bounded)
+        super().__init__(library, owner, request, library.sync_upload, bounded=bounded, begun=begun)
         self._inner = inner
         self._sleepers = sleepers
 

@@ -1,0 +1,218 @@
+"""A call on its short way (see `ShortWay`): one object that is its first attempt and its scope.
+
+Requests go it whose caller says nothing of his own in our fields, and whose body is bytes. What becomes of anything but a
+good head is the matter of an `Exchange`, which takes the attempt over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from resilient_mw.calls.events import Actions, Failure, Phase
+from resilient_mw.calls.fields import Line, Lines
+from resilient_mw.calls.short import ShortAttempt
+from resilient_mw.core.headers.deadlines import format_timeout_ms
+from resilient_mw.core.headers.retry_owner import RetryOwner
+from resilient_mw.runtime.context import CURRENT, NO_REQUEST
+from resilient_mw.runtime.dependency_owner import DependencyOwner
+from resilient_mw.transport.exchange import BODILESS, Exchange
+from resilient_mw.transport.library import Library
+from resilient_mw.transport.scope import Scope
+from resilient_mw.transport.streams import Delivery
+from resilient_mw.transport.timeouts import Timeouts, timeouts_of
+from resilient_mw.transport.trace import Trace
+
+NAME_OF: Callable[[Line], bytes] = itemgetter(1)
+"""Of a header field, in lower case."""
+
+
+class Route:
+    """What the calls of one transport to one dependency have in common.
+
+    Args:
+        library: the client library.
+        owner: the owner of the dependency's state.
+        exchange: makes the exchange of a call that leaves its short way.
+        bounded: whether each operation of the inner transport ends with the attempt.
+        lost: where to put a body that is thrown away unclosed.
+
+    Attributes:
+        open: whether there may be a short way at all.
+        usual: the fields of an attempt that the caller's budget does not shorten, outside of whoever retries.
+        timeouts: timeouts of a caller, and what follows from them for such an attempt: the last ones.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        owner: DependencyOwner,
+        exchange: Callable[[DependencyOwner, Any, Passage | None], Exchange],
+        *,
+        bounded: bool,
+        lost: Callable[[Any], None],
+    ) -> None:
+        dependency = owner.dependency
+        self.library = library
+        self.owner = owner
+        self.exchange = exchange
+        self.bounded = bounded
+        self.lost = lost
+        self.fields = fields = dependency.fields
+        self.open = fields.retry_if is None
+        self.named = fields.named
+        self.key_methods = fields.key_methods
+        self.heard = fields.heard
+        self.clock = owner.clock
+        self.total = math.inf if dependency.total_timeout is None else dependency.total_timeout
+        self.limit = math.inf if dependency.timeout is None else dependency.timeout
+        self.connect = math.inf if dependency.connect_timeout is None else dependency.connect_timeout
+        self.usual = self.lines(self.limit, None)
+        self.timeouts: tuple[Timeouts | None, Timeouts] = None, self._timeouts(None, self.limit)
+
+    def lines(self, timeout: float, above: RetryOwner | None) -> Lines:
+        """Return the fields of a first attempt that may take so many seconds."""
+        fields = self.fields
+        told = fields.owner_lines(above, 1) if fields.tells else ()
+        if fields.deadline is None or timeout == math.inf:
+            return told
+        return ((*fields.deadline, format_timeout_ms(timeout).encode("ascii")), *told)
+
+    def timeouts_of(self, caller: Timeouts | None, timeout: float) -> Timeouts:
+        """Return the library's timeouts of an attempt that may take so many seconds. Not to be changed."""
+        if timeout != self.limit:
+            return self._timeouts(caller, timeout)
+        known, timeouts = self.timeouts
+        if caller != known:
+            timeouts = self._timeouts(caller, timeout)
+            self.timeouts = None if caller is None else dict(caller), timeouts
+        return timeouts
+
+    def _timeouts(self, caller: Timeouts | None, timeout: float) -> Timeouts:
+        return timeouts_of(caller, timeout, min(timeout, self.connect))
+
+
+class Passage(ShortAttempt, Scope):
+    """One call on its short way.
+
+    Args:
+        route: what it shares with others.
+        request: the request of the caller. It is not changed.
+    """
+
+    _trace: Trace | None = None
+
+    def __init__(self, route: Route, request: Any) -> None:
+        self._route = route
+        self._clock = route.clock
+        self.request = request
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that the attempt may take; inf: no bound."""
+        return self.until - self.started_at
+
+    def begin(self, trace: Callable[..., Any]) -> Any:
+        """Begin; return the request of the attempt, a copy with its own timeouts and what is left of the budget.
+
+        Args:
+            trace: what the library tells of the attempt's way.
+
+        Returns:
+            None if the call has to go the long way. Nothing has happened then.
+        """
+        route, request = self._route, self.request
+        library, owner = route.library, route.owner
+        short, extensions, lines = owner.short, request.extensions, library.lines(request.headers)
+        if (
+            short is None
+            or type(request.stream) is not library.bytes_stream
+            or request.method in route.key_methods
+            or not route.named.isdisjoint(map(NAME_OF, lines))
+        ):
+            return None
+        total, latest, above = route.total, None, None
+        context = CURRENT.get()
+        if context is not NO_REQUEST:
+            now = route.clock.now()
+            left = context.remaining()
+            if left != math.inf:
+                latest = now + left
+            if route.heard is not None:
+                above = context.retry_owner(route.heard)
+        timeout = owner.begin_short(short, self, total, latest)
+        if not timeout:
+            return None
+        ours = route.usual if timeout == route.limit and above is None else route.lines(timeout, above)
+        timeouts = route.timeouts_of(extensions.get("timeout"), timeout).copy()
+        extensions = {**extensions, "timeout": timeouts, "trace": trace}
+        return library.copy(request, [*lines, *ours], request.stream, extensions)
+
+    def passes(self, response: Any) -> bool:
+        """Take a response; return whether it is the one to hand to the caller. False: the long way decides."""
+        status: int = response.status_code
+        if status >= 400:
+            return False
+        owner = self._route.owner
+        if self.request.method == "HEAD" or status in BODILESS or response.is_closed:
+            owner.answered_short(self.way, self, status)
+        else:
+            owner.head_short(self.way, self, status)
+        return True
+
+    def delivery(self, stream: Any) -> Delivery:
+        """Return the delivered response as its call sees it."""
+        route = self._route
+        return Delivery(self, self, stream, bounded=route.bounded, lost=route.lost)
+
+    # -- what the library tells of the attempt's way ---------------------------------------------------------------------
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Take an event of a sync client."""
+        self._followed().sync(event, info)
+
+    def atrace(self, event: str, info: Mapping[str, Any]) -> Awaitable[None]:
+        """Take an event of an async client."""
+        return self._followed().aio(event, info)
+
+    def _followed(self) -> Trace:
+        if self._trace is None:
+            outer = self.request.extensions.get("trace")
+            self._trace = Trace(self, self._route.fields.deadline, self._allowance, outer)
+        return self._trace
+
+    def _allowance(self) -> str | None:
+        left = self.way.budget(self._clock.now(), self)
+        return None if left == math.inf else format_timeout_ms(left)
+
+    # -- what its body tells ---------------------------------------------------------------------------------------------
+
+    def exchange(self) -> Exchange:
+        """Return the exchange that takes this attempt over."""
+        return self._route.exchange(self._route.owner, self.request, self)
+
+    def end(self, failure: Failure | None) -> Actions:
+        """Tell that the delivered body has ended."""
+        if failure is not None:
+            return self.exchange().end(failure)
+        self._route.owner.end_short(self.way, self)
+        return ()
+
+    def cancel(self) -> None:
+        """Tell that the caller gave up."""
+        self.exchange().cancel()
+
+    def abandon(self) -> str:
+        """Leave the call to whoever comes next; return the name of its dependency."""
+        return self.exchange().abandon()
+
+    def body_timeout(self) -> Exception:
+        """Return the library's own error of a timeout in the body."""
+        return self.exchange().body_timeout()
+
+    def expiry(self, phase: Phase) -> Exception:
+        """Return the error of a deadline that passed in a phase."""
+        error: Exception = self.exchange().expiry(phase)
+        return error
