@@ -214,9 +214,9 @@ CALLS_FAULTS = (
         "                    with owner._lock:\n                        response = self._inner.handle_request(sent)\n",
         (CASES + "b68_all_clients_of_a_dependency_are_inside_their_attempts_at_once",)),
     Fault("b68_one_at_a_time_in_tasks", SENDING,
+        "        done, _ = await asyncio.wait((task,), timeout=limit)\n",
+        '        async with library.__dict__.setdefault("_one", asyncio.Lock()):\n'
         "            done, _ = await asyncio.wait((task,), timeout=limit)\n",
-        '            async with self.__dict__.setdefault("_one", asyncio.Lock()):\n'
-        "                done, _ = await asyncio.wait((task,), timeout=limit)\n",
         (CASES + "b68_a_hook_that_calls_the_same_dependency_does_not_wait_for_its_own_call",)),
     # -- B70, B71: who is to blame, and for how much
     Fault("b70_callers_mistakes_are_failures", "resilient_mw/calls/breaker_policy.py",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from resilient_mw.calls.breaker import Breaker, Permit
 from resilient_mw.calls.classify import OK
 from resilient_mw.calls.events import UNSENT, Failure
 from resilient_mw.calls.groups import Group
+
+if TYPE_CHECKING:
+    from resilient_mw.calls.short import ShortWay
 
 EARLY = 0.001
 """Seconds by which a timer may fire before its instant and still be taken for it."""
@@ -92,3 +96,33 @@ class Attempt:
         permit, self.permit = self.permit, None
         if permit is not None and breaker is not None:
             breaker.record(now, permit, failed=failed)
+
+
+class ShortAttempt(Attempt):
+    """The first attempt of a call on its short way: see `ShortWay`.
+
+    Attributes:
+        deadline_at: the instant at which the answer of its call becomes worthless; None: it has not begun.
+        running: what the breaker knew to be under way at its start.
+        way: the short way that it went.
+        over: whether it has ended.
+        under_way: whether it has begun and not ended.
+    """
+
+    way: ShortWay
+
+    number = 1
+    permit: Permit | None = None
+    started_at = 0.0
+    until = 0.0
+    deadline_at: float | None = None
+    running: dict[int, float] | None = None
+    over = False
+
+    def __init__(self) -> None:
+        """Nothing is known before it begins."""
+
+    @property
+    def under_way(self) -> bool:
+        """See above."""
+        return self.deadline_at is not None and not self.over

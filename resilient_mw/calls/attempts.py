@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import math
 
-from resilient_mw.calls.attempt import ATTEMPT, BODY, EARLY, NEW, OVER, QUEUE, USUAL, Attempt, Facts, Stage
+from resilient_mw.calls.attempt import (
+    ATTEMPT,
+    BODY,
+    EARLY,
+    NEW,
+    OVER,
+    QUEUE,
+    USUAL,
+    Attempt,
+    Facts,
+    ShortAttempt,
+    Stage,
+)
 from resilient_mw.calls.breaker import Permit
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.config import SAFE
@@ -70,10 +82,12 @@ class Attempts:
         self._collides = False
         self._due: float | None = None
 
-    def take_over(self, attempt: Attempt) -> None:
-        """Go on with a first attempt that was begun on the short way (see `ShortWay`), up to wherever it has come."""
+    def take_over(self, attempt: ShortAttempt) -> None:
+        """Go on with a first attempt that was begun on the short way, from wherever it has come to."""
         self.attempts = 1
-        if attempt.outcome:
+        if attempt.over:
+            self._stage = OVER
+        elif attempt.outcome:
             self._stage = BODY
             self._delivered = attempt
         else:

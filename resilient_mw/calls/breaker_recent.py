@@ -113,6 +113,11 @@ class Recent:
             self._remember(number, self._window.bad(failed=False, slow=True))
         return None
 
+    def has_slow(self, now: float) -> bool:
+        """Return whether an attempt has become slow that was not counted yet."""
+        first = self._first()
+        return first is not None and first[1] + self._slow_after <= now
+
     def _first(self) -> tuple[int, float] | None:
         while True:
             try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 WINDOW = 10.0
 """Seconds."""
@@ -50,6 +51,11 @@ class RetryBudget:
             self._tidy_at = now + TIDY
             del self._calls[: bisect_right(self._calls, now - WINDOW)]
         self._calls.append(now)
+
+    def calls(self, begun: Sequence[float]) -> None:
+        """Count calls whose first attempts began, the earliest first."""
+        self.call(begun[0])
+        self._calls.extend(begun[1:])
 
     def reserve(self, now: float, begin: float, price: int = PRICE) -> bool:
         """Reserve a retry that will begin at `begin`, not before `now`; False if the budget does not allow it.

@@ -14,46 +14,22 @@ Pure and not thread-safe: the owner of the dependency locks.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from itertools import count
 
-from resilient_mw.calls.attempt import Attempt
-from resilient_mw.calls.breaker import Permit
+from resilient_mw.calls.attempt import ShortAttempt
+from resilient_mw.calls.breaker import CLOSED, Permit
 from resilient_mw.calls.state import FAIR, DependencyState
-from resilient_mw.core.snapshot import BUCKETS
 
 OUTCOMES = ("other", "1xx", "2xx", "3xx", *["other"] * 6)
 """The labels of good heads, by the first digit of their status."""
 
 
-class ShortAttempt(Attempt):
-    """An attempt on the short way.
-
-    Attributes:
-        deadline_at: the instant at which the answer of its call becomes worthless; None: it has not begun.
-        running: what the breaker knew to be under way at its start.
-        way: the short way that it went.
-        over: whether it has ended.
-        under_way: whether it has begun and not ended.
-    """
-
-    way: ShortWay
-
-    number = 1
-    permit: Permit | None = None
-    started_at = 0.0
-    until = 0.0
-    deadline_at: float | None = None
-    running: dict[int, float] | None = None
-    over = False
-
-    @property
-    def under_way(self) -> bool:
-        """See above."""
-        return self.deadline_at is not None and not self.over
-
-
 class ShortWay:
     """The short way of one dependency. See the module.
+
+    It looks for how many attempts, and until when, nothing can come between: neither breaker nor throttle. Up to then an
+    attempt takes its slot and is written down; it is counted when the look is over. Whoever decides anything else `settle`s
+    before, and so does whoever reads a figure: only the slots are always up to date.
 
     Args:
         state: its state.
@@ -63,18 +39,32 @@ class ShortWay:
     """
 
     __slots__ = (
-        "_breaker", "_fair", "_group", "_least", "_limit", "_most", "_numbered", "_recent", "_reserve", "state",
+        "_accepted", "_begun", "_breaker", "_fair", "_least", "_lefts", "_limit", "_most", "_numbered", "_outcomes",
+        "_permit", "_recent", "_reserve", "_room", "_running", "_seconds", "_succeeded", "_until", "state",
     )  # fmt: skip
+
+    MOST = 64
+    """Attempts that are written down before they are counted."""
 
     def __init__(self, state: DependencyState) -> None:
         self.state = state
-        self._group = state.group
         self._breaker = breaker = state.breaker
-        self._recent = None if breaker is None else breaker.recent
-        self._numbered = breaker is not None and breaker.recent.numbered
+        self._recent = recent = None if breaker is None else breaker.recent
+        self._numbered = recent is not None and recent.numbered
+        self._succeeded = count().__next__ if recent is None else recent.succeeded
         self._reserve, self._least, self._limit = state.reserve, state.least, state.timeout
         self._fair = min(state.fair, FAIR * state.timeout)
         self._most = math.inf if state.bulkhead is None else state.bulkhead
+        self._room, self._until = 0, -math.inf
+        self._permit: Permit | None = None
+        self._running: dict[int, float] | None = None
+        # When attempts began, and with how much of their callers' budgets; when those had begun that got their heads; how
+        # attempts ended, and how long they took.
+        self._begun: list[float] = []
+        self._lefts: list[float] = []
+        self._accepted: list[float] = []
+        self._outcomes: list[str] = []
+        self._seconds: list[float] = []
 
     def begin(self, now: float, attempt: ShortAttempt, total: float, latest: float | None) -> float:
         """Begin an attempt, unless the machine has to decide whether it may be made: nothing is changed then.
@@ -88,36 +78,26 @@ class ShortWay:
         Returns:
             The seconds that it may take, above 0. 0: it was not begun.
         """
-        state, breaker = self.state, self._breaker
+        if (now >= self._until or not self._room) and not self._look(now):
+            return 0.0
+        state = self.state
         deadline_at = now + total if latest is None else latest
         left = deadline_at - now - self._reserve
         if left < self._least or state.in_use >= self._most:
             return 0.0
-        if breaker is not None and now >= breaker.quiet_until:
-            breaker.notice(now)
-            if now >= breaker.quiet_until:
-                return 0.0
-        if state.throttle is not None and not state.throttle.takes(now):
-            return 0.0
-        state.calls += 1
+        self._room -= 1
         state.in_use += 1
-        self._group.under_way += 1
-        if state.budget is not None:
-            state.budget.call(now)
-        if left != math.inf:
-            budgets = state.budgets
-            budgets.counts[bisect_left(BUCKETS, left)] += 1
-            budgets.total += left
-        if breaker is not None and self._recent is not None:
-            attempt.running = running = self._recent.running
-            if self._numbered:
-                attempt.permit = permit = self._recent.draw()
-                running[permit] = now
-            else:
-                attempt.permit = breaker.closed_permit
+        self._begun.append(now)
+        self._lefts.append(left)
         attempt.way = self
         attempt.started_at = now
         attempt.deadline_at = deadline_at
+        attempt.running = running = self._running
+        if self._numbered and running is not None and self._recent is not None:
+            attempt.permit = permit = self._recent.draw()
+            running[permit] = now
+        else:
+            attempt.permit = self._permit
         if left >= self._limit:
             attempt.until = now + self._limit
             return self._limit
@@ -127,39 +107,88 @@ class ShortWay:
         return left
 
     def head(self, attempt: ShortAttempt, status: int) -> None:
-        """Take a good head: a status below 400. The attempt is delivered."""
+        """Take a good head: a status below 400."""
         attempt.outcome = OUTCOMES[status // 100]
-        if self.state.throttle is not None:
-            self.state.throttle.ended(attempt.started_at, accepted=True)
+        self._accepted.append(attempt.started_at)
+
+    def answered(self, now: float, attempt: ShortAttempt, status: int) -> None:
+        """Take a good answer that is complete with its head."""
+        attempt.outcome = OUTCOMES[status // 100]
+        self._accepted.append(attempt.started_at)
+        self.end(now, attempt)
 
     def end(self, now: float, attempt: ShortAttempt) -> None:
-        """Take the end of the body of an attempt that was delivered: it was complete, or closed early. Once."""
+        """Take the end of a good answer: it was complete, or its body was closed early. Once."""
         attempt.over = True
-        state = self.state
-        state.give_slot()
-        state.attempts[attempt.outcome] = state.attempts.get(attempt.outcome, 0) + 1
-        self._group.under_way -= 1
-        state.good += 1
-        seconds = now - attempt.started_at
-        state.seconds.add(seconds)
-        state.learn(seconds)
-        breaker, recent, permit = self._breaker, self._recent, attempt.permit
-        if breaker is None or recent is None or permit is None:
-            return
-        running = attempt.running
-        if (
-            running is recent.running
-            and now < breaker.quiet_until
-            and (running.pop(permit, None) is not None if self._numbered else True)
-        ):
-            recent.succeeded()
+        self.state.give_slot()
+        self._outcomes.append(attempt.outcome)
+        self._seconds.append(now - attempt.started_at)
+        if now >= self._until or attempt.running is not self._running:
+            self._judge(now, attempt)
+        elif not self._numbered or self._was_running(attempt):
+            self._succeeded()
         else:
-            breaker.record(now, permit, failed=False)
+            self._judge(now, attempt)
+
+    def settle(self) -> None:
+        """Count what was written down, so that everything is as if the machine had done it. The next attempt looks anew."""
+        self._room, self._until = 0, -math.inf
+        state = self.state
+        if self._begun:
+            state.begun_all(self._begun, self._lefts)
+            self._begun.clear()
+            self._lefts.clear()
+        if self._accepted:
+            if state.throttle is not None:
+                state.throttle.accepted_all(self._accepted)
+            self._accepted.clear()
+        if self._seconds:
+            state.ended_all(self._outcomes, self._seconds)
+            self._outcomes.clear()
+            self._seconds.clear()
 
     def budget(self, now: float, attempt: ShortAttempt) -> float:
         """Return what an attempt may still take, in seconds: what is told to the dependency."""
         deadline_at = attempt.until if attempt.deadline_at is None else attempt.deadline_at
         return max(0.0, min(attempt.until, deadline_at - self._reserve) - now)
+
+    def _look(self, now: float) -> bool:
+        """Look how far nothing can come between; return whether an attempt may begin."""
+        self.settle()
+        room, until = self.MOST, math.inf
+        if self.state.throttle is not None:
+            free, until = self.state.throttle.room(now)
+            room = min(room, free)
+        breaker = self._breaker
+        if breaker is not None:
+            if now >= breaker.quiet_until and breaker.state is CLOSED and not breaker.recent.has_slow(now):
+                breaker.notice(now)  # Time alone opens nothing here.
+            self._permit, self._running = breaker.closed_permit, breaker.recent.running
+            until = min(until, breaker.quiet_until)
+        if not room or now >= until:
+            return False
+        self._room, self._until = room, until
+        return True
+
+    def _was_running(self, attempt: ShortAttempt) -> bool:
+        """Take an attempt from those that may become slow; return whether it was one of them."""
+        running, permit = attempt.running, attempt.permit
+        return running is not None and permit is not None and running.pop(permit, None) is not None
+
+    def _judge(self, now: float, attempt: ShortAttempt) -> None:
+        """Tell the breaker of a good attempt, however long ago anybody has looked at it."""
+        breaker, permit = self._breaker, attempt.permit
+        if breaker is None or permit is None:
+            return
+        if (
+            attempt.running is breaker.recent.running
+            and now < breaker.quiet_until
+            and (not self._numbered or self._was_running(attempt))
+        ):
+            self._succeeded()
+        else:
+            self._until = -math.inf
+            breaker.record(now, permit, failed=False)
 
 
 def short_way(state: DependencyState) -> ShortWay | None:

@@ -6,7 +6,8 @@ Sync and async clients share it. Pure and not thread-safe: the owner locks.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from resilient_mw.calls.adaptive import AdaptiveLimit
@@ -233,11 +234,26 @@ class DependencyState:
             seconds = now - attempt.started_at
             self.good += 1
             self.seconds.add(seconds)
-            self.learn(seconds)
+            self._typical.add(seconds)
 
-    def learn(self, seconds: float) -> None:
-        """Learn from a good attempt how long an attempt takes."""
-        self._typical.add(seconds)
+    def begun_all(self, begun: Sequence[float], lefts: Sequence[float]) -> None:
+        """Count calls that began with an attempt each: the instants, and the callers' budgets. For the short way."""
+        self.calls += len(begun)
+        self.group.under_way += len(begun)
+        if self.budget is not None:
+            self.budget.calls(begun)
+        if self.throttle is not None:
+            self.throttle.sent_all(len(begun))
+        self.budgets.add_all(lefts if math.inf not in lefts else [left for left in lefts if left != math.inf])
+
+    def ended_all(self, outcomes: Sequence[str], seconds: Sequence[float]) -> None:
+        """Count ends of good attempts: their outcomes, and how long they took. For the short way."""
+        for outcome, many in Counter(outcomes).items():
+            self.attempts[outcome] = self.attempts.get(outcome, 0) + many
+        self.group.under_way -= len(seconds)
+        self.good += len(seconds)
+        self.seconds.add_all(seconds)
+        self._typical.add_all(seconds)
 
     def refused(self, reason: Reason) -> None:
         """Count a call or attempt that was refused here."""

@@ -18,6 +18,7 @@ Pure and not thread-safe: the owner of the dependency locks around every call.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -118,19 +119,33 @@ class Throttle:
         self._seen[self._newest % BUCKETS] += 1
         return True
 
-    def takes(self, now: float) -> bool:
-        """Count an attempt as `sent`, if it is not refused whatever is drawn; False: nothing is decided or counted yet."""
+    def room(self, now: float) -> tuple[int, float]:
+        """Return how many attempts may be sent, and until when, before one may be refused, whatever becomes of them."""
         number = int(now / self._width)
         if number > self._newest:
             self._advance(number)
-        requests = self._requests
-        if requests > self._k * self._accepts and requests >= self._least:
-            return False
+        spare = math.floor(self._k * self._accepts - self._requests) + 1
+        below = math.ceil(self._least - self._requests)
+        # A little before the next bucket begins: a product is rounded otherwise than a quotient.
+        return max(0, spare, below), (self._newest + 1) * self._width * (1.0 - 1e-12)
+
+    def sent_all(self, many: int) -> None:
+        """Count attempts that began in the time of the last `room`."""
         place = self._newest % BUCKETS
-        self._requests = requests + 1
-        self._seen[place] += 1
-        self._open[place] += 1
-        return True
+        self._requests += many
+        self._seen[place] += many
+        self._open[place] += many
+
+    def accepted_all(self, sent_at: Sequence[float]) -> None:
+        """Take attempts that the dependency took: the instants at which they began."""
+        number = self._newest
+        if int(min(sent_at) / self._width) != number:
+            for instant in sent_at:
+                self.ended(instant, accepted=True)
+            return
+        self._open[number % BUCKETS] -= len(sent_at)
+        self._accepted[number % BUCKETS] += len(sent_at)
+        self._accepts += len(sent_at)
 
     def sent(self, now: float) -> None:
         """Count an attempt that begins."""

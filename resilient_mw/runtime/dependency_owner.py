@@ -11,13 +11,14 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Mapping
 
+from resilient_mw.calls.attempt import ShortAttempt
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Actions, Failure, Head
 from resilient_mw.calls.fallback import Kept
 from resilient_mw.calls.figures import dependency_snapshot
 from resilient_mw.calls.key import new_key
-from resilient_mw.calls.short import ShortAttempt, ShortWay, short_way
+from resilient_mw.calls.short import ShortWay, short_way
 from resilient_mw.calls.state import DependencyState
 from resilient_mw.core import ports
 from resilient_mw.core.dependency_snapshot import DependencySnapshot
@@ -72,8 +73,7 @@ class DependencyOwner:
     def begin(self, call: Call) -> Actions:
         """Start a call."""
         with self._lock:
-            if self._abandoned:
-                self._clear_up()
+            self._clear_up()
             actions = call.begin(self.clock.now())
         if self._untold or self.state.line is not None:
             self._tell_and_wake()
@@ -94,13 +94,14 @@ class DependencyOwner:
     def answered_short(self, short: ShortWay, attempt: ShortAttempt, status: int) -> None:
         """Tell of a good answer on the short way that is complete."""
         with self._lock:
-            short.head(attempt, status)
-            short.end(self.clock.now(), attempt)
+            short.answered(self.clock.now(), attempt, status)
         if self._untold or self.state.line is not None:
             self._tell_and_wake()
 
     def end_short(self, short: ShortWay, attempt: ShortAttempt) -> None:
-        """Tell of the end of a body on the short way."""
+        """Tell of the end of a body on the short way. Harmless after the end."""
+        if attempt.over:
+            return
         with self._lock:
             short.end(self.clock.now(), attempt)
         if self._untold or self.state.line is not None:
@@ -117,6 +118,7 @@ class DependencyOwner:
     def queued(self, call: Call) -> Actions:
         """Go on after waiting for a slot."""
         with self._lock:
+            self._clear_up()
             actions = call.queued(self.clock.now())
         self._tell_and_wake()
         return actions
@@ -124,6 +126,7 @@ class DependencyOwner:
     def tell(self, call: Call, number: int, outcome: Head | Failure) -> Actions:
         """Tell what became of an attempt."""
         with self._lock:
+            self._clear_up()
             now = self.clock.now()
             if isinstance(outcome, Head):
                 actions = call.head(now, number, outcome)
@@ -136,6 +139,7 @@ class DependencyOwner:
     def wake(self, call: Call) -> Actions:
         """Look whether an attempt has taken so long that another one is to come beside it."""
         with self._lock:
+            self._clear_up()
             actions = call.wake(self.clock.now())
         self._tell_and_wake()
         return actions
@@ -143,6 +147,7 @@ class DependencyOwner:
     def lost(self, call: Call, number: int) -> None:
         """Tell that a cancelled attempt has ended and is closed."""
         with self._lock:
+            self._clear_up()
             call.lost(self.clock.now(), number)
         self._tell_and_wake()
 
@@ -151,6 +156,7 @@ class DependencyOwner:
         if call.over:
             return ()  # The head said that there is no body.
         with self._lock:
+            self._clear_up()
             actions = call.end(self.clock.now(), failure)
         if self._untold or self.state.line is not None:
             self._tell_and_wake()
@@ -163,6 +169,7 @@ class DependencyOwner:
     def cancel(self, call: Call) -> None:
         """Tell that the caller gave up. Harmless after the end."""
         with self._lock:
+            self._clear_up()
             call.cancel(self.clock.now())
         self._tell_and_wake()
 
@@ -267,6 +274,9 @@ class DependencyOwner:
                 wake()
 
     def _clear_up(self) -> None:
+        """Bring everything up to date, before anything is decided or read. Under the lock."""
+        if self.short is not None:
+            self.short.settle()
         while self._abandoned:
             self._abandoned.popleft().cancel(self.clock.now())
 

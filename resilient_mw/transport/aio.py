@@ -10,10 +10,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from resilient_mw.calls.attempt import ShortAttempt
 from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
-from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.runtime.dependency_owner import DependencyOwner
@@ -37,7 +37,7 @@ from resilient_mw.transport.reading import (
     forget,
 )
 from resilient_mw.transport.scope import GRACE, SCOPE, Scope, leave
-from resilient_mw.transport.sending import AsyncSender
+from resilient_mw.transport.sending import not_over, send_beside, send_within
 from resilient_mw.transport.streams import Delivery
 
 RequestT = TypeVar("RequestT")
@@ -58,7 +58,7 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         self._bounded = bounded
         self._sleepers: set[asyncio.Future[None]] = set()
         self._lost: deque[Any] = deque()
-        self._sender = AsyncSender(library, inner, bounded=bounded)
+        self._send = send_beside if bounded else send_within
         self._routes: dict[DependencyOwner, Route] = {}
 
     async def handle_async_request(self, request: RequestT) -> ResponseT:
@@ -98,7 +98,7 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
             if sent is not None:
                 token = SCOPE.set(passage)
                 try:
-                    response = await self._sender.send(sent, passage, passage.timeout)
+                    response = await self._send(self._inner, sent, passage, passage.timeout, self._library)
                 finally:
                     leave(token)
                 if passage.passes(response):
@@ -125,8 +125,8 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
     def _exchange(
         self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None
     ) -> AsyncExchange:
-        library, sender, bounded = self._library, self._sender, self._bounded
-        return AsyncExchange(library, owner, request, sender, self._sleepers, bounded=bounded, begun=begun)
+        library, inner, bounded = self._library, self._inner, self._bounded
+        return AsyncExchange(library, owner, request, inner, self._sleepers, bounded=bounded, begun=begun)
 
     async def _drive(self, exchange: AsyncExchange, first: First | None = None) -> Any:
         """Make a call, or what is left of it after its first attempt; return the response."""
@@ -179,14 +179,15 @@ class AsyncExchange(Exchange):
         library: Library,
         owner: DependencyOwner,
         request: Any,
-        sender: AsyncSender,
+        inner: Any,
         sleepers: set[asyncio.Future[None]],
         *,
         bounded: bool,
         begun: ShortAttempt | None = None,
     ) -> None:
         super().__init__(library, owner, request, library.async_upload, bounded=bounded, begun=begun)
-        self._sender = sender
+        self._inner = inner
+        self._send = send_beside if bounded else send_within
         self._sleepers = sleepers
 
     async def attempt(self, start: Start) -> Head | Failure:
@@ -195,7 +196,7 @@ class AsyncExchange(Exchange):
         request = self.sending.attempt(start, self.sending.trace(scope).aio)
         token = SCOPE.set(scope)
         try:
-            response = await self._sender.send(request, scope, start.timeout)
+            response = await self._send(self._inner, request, scope, start.timeout, self.library)
         except self.library.transport_error as error:
             failure = self.broke(error, scope)
             if failure is None:
@@ -211,7 +212,7 @@ class AsyncExchange(Exchange):
         request = self.sending.attempt(start, self.sending.trace(scope, start.number).aio)
         token = SCOPE.set(scope)
         try:
-            task = asyncio.ensure_future(self._sender.inner.handle_async_request(request))
+            task = asyncio.ensure_future(self._inner.handle_async_request(request))
         finally:
             leave(token)
         return Flight(task, scope.until if self.bounded else scope.until + GRACE, scope)
@@ -221,7 +222,7 @@ class AsyncExchange(Exchange):
         try:
             if not flight.task.done():
                 leave_task(flight.task, flight.scope, bounded=self.bounded)
-                raise self._sender.timed_out(flight.scope)
+                raise not_over(flight.scope, self.library)
             response = flight.task.result()
         except self.library.transport_error as error:
             failure = self.broke(error, flight.scope)

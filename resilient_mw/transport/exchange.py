@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from resilient_mw.calls.attempt import ShortAttempt
 from resilient_mw.calls.events import Action, Actions, Expire, Failure, Head, Phase, Refuse
-from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.clocks import wall_clock
 from resilient_mw.runtime.dependency_owner import DependencyOwner

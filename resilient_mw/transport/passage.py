@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
+from resilient_mw.calls.attempt import ShortAttempt
 from resilient_mw.calls.events import Actions, Failure, Phase
 from resilient_mw.calls.fields import Line, Lines
-from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.headers.deadlines import format_timeout_ms
 from resilient_mw.core.headers.retry_owner import RetryOwner
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST
@@ -128,6 +128,7 @@ class Passage(ShortAttempt, Scope):
         short, extensions, lines = owner.short, request.extensions, library.lines(request.headers)
         if (
             short is None
+            or not route.open
             or type(request.stream) is not library.bytes_stream
             or request.method in route.key_methods
             or not route.named.isdisjoint(map(NAME_OF, lines))

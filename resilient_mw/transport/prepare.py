@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from resilient_mw.calls.attempt import USUAL, Facts
+from resilient_mw.calls.attempt import USUAL, Facts, ShortAttempt
 from resilient_mw.calls.call import Call
 from resilient_mw.calls.dependency import Dependency, check_dependencies
 from resilient_mw.calls.events import Start
@@ -16,7 +16,6 @@ from resilient_mw.calls.fields import CallFields
 from resilient_mw.calls.groups import GroupRules
 from resilient_mw.calls.key import format_key
 from resilient_mw.calls.match import MatchRule, target
-from resilient_mw.calls.short import ShortAttempt
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.headers.deadlines import DEADLINE_PARSERS, format_timeout_ms, parse_deadline
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext

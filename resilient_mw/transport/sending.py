@@ -13,54 +13,38 @@ from resilient_mw.transport.scope import Scope
 from resilient_mw.transport.steps import Late, within
 
 
-class AsyncSender:
-    """Sends attempts, from within their scope.
+async def send_within(inner: Any, request: Any, scope: Scope, timeout: float, library: Library) -> Any:  # noqa: ARG001, ASYNC109
+    """Send a request, and cancel whatever it is doing when its time is over."""
+    try:
+        return await within(inner.handle_async_request(request), scope.left_and_grace)
+    except Late as error:
+        cause = error.__cause__
+        if isinstance(cause, library.transport_error):
+            raise cause from cause.__cause__
+        raise not_over(scope, library) from cause
 
-    Args:
-        library: the client library.
-        inner: the transport that sends.
-        bounded: whether it says where it may be cancelled.
 
-    Attributes:
-        inner: the transport.
-        send: send a request within its scope and so many seconds; return the response.
+async def send_beside(inner: Any, request: Any, scope: Scope, timeout: float, library: Library) -> Any:  # noqa: ASYNC109
+    """Send a request from a task of its own, which is cancelled only where that leaves nothing behind.
+
+    A pool of httpcore that is cancelled between two steps of its book-keeping can keep a connection for ever that is
+    neither closed nor usable. A cancellation reaches this task at once, and that one in its operation on the network;
+    elsewhere it ends before the next one.
     """
-
-    def __init__(self, library: Library, inner: Any, *, bounded: bool) -> None:
-        self._library = library
-        self.inner = inner
-        self.send = self._beside if bounded else self._within
-
-    async def _within(self, request: Any, scope: Scope, timeout: float) -> Any:  # noqa: ARG002, ASYNC109
-        """Send a request, and cancel whatever it is doing when its time is over."""
-        try:
-            return await within(self.inner.handle_async_request(request), scope.left_and_grace)
-        except Late as error:
-            cause = error.__cause__
-            if isinstance(cause, self._library.transport_error):
-                raise cause from cause.__cause__
-            raise self.timed_out(scope) from cause
-
-    async def _beside(self, request: Any, scope: Scope, timeout: float) -> Any:  # noqa: ASYNC109
-        """Send a request from a task of its own, which is cancelled only where that leaves nothing behind.
-
-        A pool of httpcore that is cancelled between two steps of its book-keeping can keep a connection for ever that is
-        neither closed nor usable. A cancellation reaches this task at once, and that one in its operation on the network;
-        elsewhere it ends before the next one.
-        """
-        task = asyncio.ensure_future(self.inner.handle_async_request(request))
-        limit = None if timeout == math.inf else timeout
-        try:
-            done, _ = await asyncio.wait((task,), timeout=limit)
-        except BaseException:
-            leave_task(task, scope, bounded=True)
-            raise
-        if done:
-            return task.result()
+    task = asyncio.ensure_future(inner.handle_async_request(request))
+    limit = None if timeout == math.inf else timeout
+    try:
+        done, _ = await asyncio.wait((task,), timeout=limit)
+    except BaseException:
         leave_task(task, scope, bounded=True)
-        await asyncio.wait((task,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
-        raise self.timed_out(scope)
+        raise
+    if done:
+        return task.result()
+    leave_task(task, scope, bounded=True)
+    await asyncio.wait((task,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
+    raise not_over(scope, library)
 
-    def timed_out(self, scope: Scope) -> Exception:
-        """Return the error of an attempt that had to be cancelled."""
-        return self._library.timed_out(scope.phase, "the attempt was not over in time and was cancelled")
+
+def not_over(scope: Scope, library: Library) -> Exception:
+    """Return the error of an attempt that had to be cancelled."""
+    return library.timed_out(scope.phase, "the attempt was not over in time and was cancelled")
