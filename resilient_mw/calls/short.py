@@ -111,16 +111,23 @@ class ShortWay:
         attempt.outcome = OUTCOMES[status // 100]
         self._accepted.append(attempt.started_at)
 
-    def answered(self, now: float, attempt: ShortAttempt, status: int) -> None:
-        """Take a good answer that is complete with its head."""
-        attempt.outcome = OUTCOMES[status // 100]
-        self._accepted.append(attempt.started_at)
-        self.end(now, attempt)
+    def end(self, now: float, attempt: ShortAttempt, status: int = 0) -> None:
+        """Take the end of a good answer: it was complete, or its body was closed early. Once.
 
-    def end(self, now: float, attempt: ShortAttempt) -> None:
-        """Take the end of a good answer: it was complete, or its body was closed early. Once."""
+        Args:
+            now: the instant.
+            attempt: the attempt.
+            status: of the head, where that has not been told before.
+        """
         attempt.over = True
-        self.state.give_slot()
+        state = self.state
+        if state.line is None and state.in_use > 0:
+            state.in_use -= 1
+        else:
+            state.give_slot()
+        if status:
+            attempt.outcome = OUTCOMES[status // 100]
+            self._accepted.append(attempt.started_at)
         self._outcomes.append(attempt.outcome)
         self._seconds.append(now - attempt.started_at)
         if now >= self._until or attempt.running is not self._running:

@@ -79,31 +79,25 @@ class DependencyOwner:
             self._tell_and_wake()
         return actions
 
-    def begin_short(
-        self, short: ShortWay, attempt: ShortAttempt, total: float, latest: float | None
-    ) -> float:
+    def begin_short(self, attempt: ShortAttempt, total: float, latest: float | None) -> float:
         """Begin a call on its short way; 0: it has to begin as others do."""
+        short = self.short
+        if short is None or self._abandoned:
+            return 0.0
         with self._lock:
-            return 0.0 if self._abandoned else short.begin(self.clock.now(), attempt, total, latest)
+            return short.begin(self.clock.now(), attempt, total, latest)
 
     def head_short(self, short: ShortWay, attempt: ShortAttempt, status: int) -> None:
         """Tell of a good head on the short way, whose body is to come."""
         with self._lock:
             short.head(attempt, status)
 
-    def answered_short(self, short: ShortWay, attempt: ShortAttempt, status: int) -> None:
-        """Tell of a good answer on the short way that is complete."""
-        with self._lock:
-            short.answered(self.clock.now(), attempt, status)
-        if self._untold or self.state.line is not None:
-            self._tell_and_wake()
-
-    def end_short(self, short: ShortWay, attempt: ShortAttempt) -> None:
-        """Tell of the end of a body on the short way. Harmless after the end."""
+    def end_short(self, short: ShortWay, attempt: ShortAttempt, status: int = 0) -> None:
+        """Tell of the end of a body on the short way, and of its head, if both come at once. Harmless after the end."""
         if attempt.over:
             return
         with self._lock:
-            short.end(self.clock.now(), attempt)
+            short.end(self.clock.now(), attempt, status)
         if self._untold or self.state.line is not None:
             self._tell_and_wake()
 

@@ -26,7 +26,7 @@ from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import acall_or_fall_back, can_fall_back
 from resilient_mw.transport.leaving import leave_task
 from resilient_mw.transport.library import Library
-from resilient_mw.transport.passage import Passage, Route
+from resilient_mw.transport.passage import Passage, Route, Routes
 from resilient_mw.transport.prepare import Directory, can_hedge
 from resilient_mw.transport.reading import (
     Overdue,
@@ -59,7 +59,7 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         self._sleepers: set[asyncio.Future[None]] = set()
         self._lost: deque[Any] = deque()
         self._send = send_beside if bounded else send_within
-        self._routes: dict[DependencyOwner, Route] = {}
+        self._routes = Routes(library, self._directory, self._route)
 
     async def handle_async_request(self, request: RequestT) -> ResponseT:
         """Send a request and return the response.
@@ -72,18 +72,27 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
             with suppress(Exception):  # This request has nothing to do with it.
                 await close_uncancelled(self._lost.popleft())
         asked: Any = request
-        owner = self._directory.find(asked.url)
         response: ResponseT
+        route = self._routes.alone.get(self._routes.origin(asked.url))
+        if route is not None:
+            response = await self._pass(route, asked)
+            return response
+        owner = self._directory.find(asked.url)
         if owner is None:
             response = await self._inner.handle_async_request(request)
             return response
         if owner.dependency.fallback is None or not self._stands_by:
+            self._routes.learn(asked.url, owner)
             response = await self._call(owner, asked)
         else:
             response = await acall_or_fall_back(self._library, owner, asked, self._call)
         return response
 
     async def _call(self, owner: DependencyOwner, request: Any) -> Any:
+        return await self._pass(self._routes.of(owner), request)
+
+    async def _pass(self, route: Route, request: Any) -> Any:
+        """Make a call, as long as it goes well on its short way."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -91,8 +100,8 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
                 "AsyncResilientTransport works on asyncio's event loop only. Under Trio, use the sync transport in a thread"
             ) from None
         if WATCHES:
-            return await self._drive(self._exchange(watched(owner, http=True), request))
-        passage = Passage(self._routes.get(owner) or self._route(owner), request)
+            return await self._drive(self._exchange(watched(route.owner, http=True), request))
+        passage = Passage(route, request)
         try:
             sent = passage.begin(passage.atrace)
             if sent is not None:
@@ -108,19 +117,17 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         except BaseException as error:
             if not passage.under_way:
                 raise
-            exchange = self._exchange(owner, request, passage)
+            exchange = self._exchange(route.owner, request, passage)
             first: First = exchange.first_failed(error, passage)
         else:
             if sent is None:
-                return await self._drive(self._exchange(owner, request))
-            exchange = self._exchange(owner, request, passage)
+                return await self._drive(self._exchange(route.owner, request))
+            exchange = self._exchange(route.owner, request, passage)
             first = partial(exchange.answered, response, passage)
         return await self._drive(exchange, first)
 
     def _route(self, owner: DependencyOwner) -> Route:
-        route = Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
-        self._routes[owner] = route
-        return route
+        return Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
 
     def _exchange(
         self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None

@@ -7,6 +7,7 @@ nothing is compared by name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -38,8 +39,12 @@ class Library:
         self.module = module
         self.name = module.__name__
         self.expired, self.refused, self.too_small, self.closed = expired, refused, too_small, closed
-        self.request: Callable[..., Any] = module.Request
+        self._headers, self._request = module.Headers, module.Request
         self._open = keeps_lines(module)
+        self.lines: Callable[[Any], list[Line]] = attrgetter("_list") if self._open else lines_of
+        """Return the header fields of a request: name, name in lower case, value. Not to be changed."""
+        self.origin: Callable[[Any], tuple[Any, ...]] = origin_of(module)
+        """Return what a URL says of scheme, host and port, in whatever form."""
         self.transport_error: type[Exception] = module.TransportError
         self.timeout: type[Exception] = module.TimeoutException
         self.mistakes: tuple[type[Exception], ...] = (module.LocalProtocolError, module.UnsupportedProtocol)
@@ -57,25 +62,21 @@ class Library:
             "Upload", (AsyncUpload, module.AsyncByteStream), {}
         )
 
-    def lines(self, headers: Any) -> list[Line]:
-        """Return the header fields of a request: name, name in lower case, value. Not to be changed."""
-        if self._open:
-            lines: list[Line] = headers._list  # noqa: SLF001  see `keeps_lines`
-            return lines
-        return [(name, name.lower(), value) for name, value in headers.raw]
-
     def copy(self, request: Any, lines: list[Line], stream: Any, extensions: dict[str, Any]) -> Any:
         """Return a copy of a request with header fields, body and extensions of its own, which are not copied again."""
         if not self._open:
             fields = [(name, value) for name, _, value in lines]
             kept = {"headers": self.module.Headers(fields), "stream": stream, "extensions": extensions}
-            return self.request(request.method, request.url, **kept)
-        module = self.module
-        headers = _new(module.Headers)
-        headers._list, headers._encoding = lines, None  # noqa: SLF001  see `keeps_lines`
-        copy = _new(module.Request)
-        copy.method, copy.url, copy.headers = request.method, request.url, headers
-        copy.extensions, copy.stream = extensions, stream
+            return self._request(request.method, request.url, **kept)
+        headers = _new(self._headers)
+        headers._list = lines  # noqa: SLF001  see `keeps_lines`
+        headers._encoding = None  # noqa: SLF001
+        copy = _new(self._request)
+        copy.method = request.method
+        copy.url = request.url
+        copy.headers = headers
+        copy.extensions = extensions
+        copy.stream = stream
         return copy
 
     def timed_out(self, phase: Phase | None, message: str) -> Exception:
@@ -92,6 +93,25 @@ class Library:
 
 
 _new: Callable[[Any], Any] = object.__new__
+
+
+def lines_of(headers: Any) -> list[Line]:
+    """Return the header fields of a request of a library that shows no more than it has to."""
+    return [(name, name.lower(), value) for name, value in headers.raw]
+
+
+def origin_of(module: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gets scheme, host and port of a URL: at once, where they are kept where both libraries keep them."""
+    known = attrgetter("scheme", "raw_host", "port")
+    url = getattr(module, "URL", str)("http://a:1/")
+    parts = getattr(url, "_uri_reference", None)
+    if parts is not None and tuple(getattr(parts, name, None) for name in ("scheme", "host", "port")) == (
+        "http",
+        "a",
+        1,
+    ):
+        return attrgetter("_uri_reference.scheme", "_uri_reference.host", "_uri_reference.port")
+    return known
 
 
 def keeps_lines(module: Any) -> bool:

@@ -20,6 +20,7 @@ from resilient_mw.runtime.context import CURRENT, NO_REQUEST
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.transport.exchange import BODILESS, Exchange
 from resilient_mw.transport.library import Library
+from resilient_mw.transport.prepare import Directory
 from resilient_mw.transport.scope import Scope
 from resilient_mw.transport.streams import Delivery
 from resilient_mw.transport.timeouts import Timeouts, timeouts_of
@@ -42,7 +43,7 @@ class Route:
     Attributes:
         open: whether there may be a short way at all.
         usual: the fields of an attempt that the caller's budget does not shorten, outside of whoever retries.
-        timeouts: timeouts of a caller, and what follows from them for such an attempt: the last ones.
+        timeouts: timeouts of a caller, and what follows from them for such an attempt: the last ones. Not to be changed.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Route:
         lost: Callable[[Any], None],
     ) -> None:
         dependency = owner.dependency
-        self.library = library
+        self.lines_of, self.copy, self.bytes_stream = library.lines, library.copy, library.bytes_stream
         self.owner = owner
         self.exchange = exchange
         self.bounded = bounded
@@ -81,17 +82,53 @@ class Route:
         return ((*fields.deadline, format_timeout_ms(timeout).encode("ascii")), *told)
 
     def timeouts_of(self, caller: Timeouts | None, timeout: float) -> Timeouts:
-        """Return the library's timeouts of an attempt that may take so many seconds. Not to be changed."""
-        if timeout != self.limit:
-            return self._timeouts(caller, timeout)
-        known, timeouts = self.timeouts
-        if caller != known:
-            timeouts = self._timeouts(caller, timeout)
+        """Return the library's timeouts of an attempt that may take so many seconds."""
+        timeouts = self._timeouts(caller, timeout)
+        if timeout == self.limit:
             self.timeouts = None if caller is None else dict(caller), timeouts
         return timeouts
 
     def _timeouts(self, caller: Timeouts | None, timeout: float) -> Timeouts:
         return timeouts_of(caller, timeout, min(timeout, self.connect))
+
+
+class Routes:
+    """The routes of one transport.
+
+    Args:
+        library: the client library.
+        directory: who is called.
+        make: makes a route.
+
+    Attributes:
+        origin: what a URL says of scheme, host and port.
+        alone: by that, the routes of all that goes to one dependency, whatever its path.
+    """
+
+    MOST_ORIGINS = Directory.MOST_ORIGINS
+
+    def __init__(
+        self, library: Library, directory: Directory, make: Callable[[DependencyOwner], Route]
+    ) -> None:
+        self.origin = library.origin
+        self.alone: dict[tuple[Any, ...], Route] = {}
+        self._directory = directory
+        self._make = make
+        self._made: dict[DependencyOwner, Route] = {}
+
+    def of(self, owner: DependencyOwner) -> Route:
+        """Return the route to a dependency."""
+        route = self._made.get(owner)
+        if route is None:
+            route = self._made[owner] = self._make(owner)
+        return route
+
+    def learn(self, url: Any, owner: DependencyOwner) -> None:
+        """Keep the route of a URL, if all of its origin go there. To be told of those that no fallback stands by."""
+        if self._directory.is_alone(url):
+            if len(self.alone) >= self.MOST_ORIGINS:
+                self.alone.clear()
+            self.alone[self.origin(url)] = self.of(owner)
 
 
 class Passage(ShortAttempt, Scope):
@@ -124,32 +161,32 @@ class Passage(ShortAttempt, Scope):
             None if the call has to go the long way. Nothing has happened then.
         """
         route, request = self._route, self.request
-        library, owner = route.library, route.owner
-        short, extensions, lines = owner.short, request.extensions, library.lines(request.headers)
+        lines = route.lines_of(request.headers)
         if (
-            short is None
-            or not route.open
-            or type(request.stream) is not library.bytes_stream
+            type(request.stream) is not route.bytes_stream
             or request.method in route.key_methods
             or not route.named.isdisjoint(map(NAME_OF, lines))
+            or not route.open
         ):
             return None
-        total, latest, above = route.total, None, None
-        context = CURRENT.get()
-        if context is not NO_REQUEST:
+        context, above = CURRENT.get(), None
+        if context is NO_REQUEST:
+            timeout = route.owner.begin_short(self, route.total, None)
+        else:
             now = route.clock.now()
             left = context.remaining()
-            if left != math.inf:
-                latest = now + left
             if route.heard is not None:
                 above = context.retry_owner(route.heard)
-        timeout = owner.begin_short(short, self, total, latest)
+            timeout = route.owner.begin_short(self, route.total, None if left == math.inf else now + left)
         if not timeout:
             return None
+        extensions = request.extensions
+        known, timeouts = route.timeouts
+        if extensions.get("timeout") != known or timeout != route.limit:
+            timeouts = route.timeouts_of(extensions.get("timeout"), timeout)
         ours = route.usual if timeout == route.limit and above is None else route.lines(timeout, above)
-        timeouts = route.timeouts_of(extensions.get("timeout"), timeout).copy()
-        extensions = {**extensions, "timeout": timeouts, "trace": trace}
-        return library.copy(request, [*lines, *ours], request.stream, extensions)
+        extensions = {**extensions, "timeout": timeouts.copy(), "trace": trace}
+        return route.copy(request, [*lines, *ours], request.stream, extensions)
 
     def passes(self, response: Any) -> bool:
         """Take a response; return whether it is the one to hand to the caller. False: the long way decides."""
@@ -157,8 +194,8 @@ class Passage(ShortAttempt, Scope):
         if status >= 400:
             return False
         owner = self._route.owner
-        if self.request.method == "HEAD" or status in BODILESS or response.is_closed:
-            owner.answered_short(self.way, self, status)
+        if response.is_closed or status in BODILESS or self.request.method == "HEAD":
+            owner.end_short(self.way, self, status)
         else:
             owner.head_short(self.way, self, status)
         return True

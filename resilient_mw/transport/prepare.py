@@ -66,6 +66,11 @@ class Directory:
         path = url.raw_path.partition(b"?")[0].decode("ascii", "replace") or "/"
         return next((owner for rule, owner in candidates if rule.takes(path)), None)
 
+    def is_alone(self, url: Any) -> bool:
+        """Return whether whatever goes to the scheme, host and port of a URL goes to the first dependency that is there."""
+        first = next(iter(self._origins.get((url.scheme, url.raw_host, url.port), ())), None)
+        return first is not None and first[0].below and first[0].path == "/"
+
     def _remember(self, origin: tuple[str, bytes, int | None]) -> Candidates:
         scheme, host, port = origin
         place = target(scheme, host.decode("ascii"), port, "/")

@@ -24,7 +24,7 @@ from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
 from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
 from resilient_mw.transport.library import Library
-from resilient_mw.transport.passage import Passage, Route
+from resilient_mw.transport.passage import Passage, Route, Routes
 from resilient_mw.transport.prepare import Directory, can_hedge
 from resilient_mw.transport.scope import SCOPE
 from resilient_mw.transport.streams import Delivery
@@ -57,7 +57,7 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         self._bounded = bounded
         self._sleepers: set[Sleeper] = set()
         self._lost: deque[Any] = deque()
-        self._routes: dict[DependencyOwner, Route] = {}
+        self._routes = Routes(library, self._directory, self._route)
 
     def handle_request(self, request: RequestT) -> ResponseT:
         """Send a request and return the response.
@@ -69,21 +69,30 @@ class SyncCalls(Generic[RequestT, ResponseT]):
             with suppress(Exception):  # This request has nothing to do with it.
                 self._lost.popleft().close()
         asked: Any = request
-        owner = self._directory.find(asked.url)
         response: ResponseT
+        route = self._routes.alone.get(self._routes.origin(asked.url))
+        if route is not None:
+            response = self._pass(route, asked)
+            return response
+        owner = self._directory.find(asked.url)
         if owner is None:
             response = self._inner.handle_request(request)
             return response
         if owner.dependency.fallback is None or not self._stands_by:
+            self._routes.learn(asked.url, owner)
             response = self._call(owner, asked)
         else:
             response = call_or_fall_back(self._library, owner, asked, self._call)
         return response
 
     def _call(self, owner: DependencyOwner, request: Any) -> Any:
+        return self._pass(self._routes.of(owner), request)
+
+    def _pass(self, route: Route, request: Any) -> Any:
+        """Make a call, as long as it goes well on its short way."""
         if WATCHES:
-            return self._drive(self._exchange(watched(owner, http=True), request))
-        passage = Passage(self._routes.get(owner) or self._route(owner), request)
+            return self._drive(self._exchange(watched(route.owner, http=True), request))
+        passage = Passage(route, request)
         try:
             sent = passage.begin(passage.trace)
             if sent is not None:
@@ -99,19 +108,17 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         except BaseException as error:
             if not passage.under_way:
                 raise
-            exchange = self._exchange(owner, request, passage)
+            exchange = self._exchange(route.owner, request, passage)
             first: First = exchange.first_failed(error, passage)
         else:
             if sent is None:
-                return self._drive(self._exchange(owner, request))
-            exchange = self._exchange(owner, request, passage)
+                return self._drive(self._exchange(route.owner, request))
+            exchange = self._exchange(route.owner, request, passage)
             first = partial(exchange.answered, response, passage)
         return self._drive(exchange, first)
 
     def _route(self, owner: DependencyOwner) -> Route:
-        route = Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
-        self._routes[owner] = route
-        return route
+        return Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
 
     def _exchange(
         self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None
