@@ -39,7 +39,7 @@ class ShortWay:
     """
 
     __slots__ = (
-        "_accepted", "_begun", "_breaker", "_fair", "_least", "_lefts", "_limit", "_most", "_numbered", "_outcomes",
+        "_accepted", "_begun", "_breaker", "_fair", "_least", "_limit", "_most", "_numbered", "_outcomes",
         "_permit", "_recent", "_reserve", "_room", "_running", "_seconds", "_succeeded", "_until", "state",
     )  # fmt: skip
 
@@ -58,10 +58,9 @@ class ShortWay:
         self._room, self._until = 0, -math.inf
         self._permit: Permit | None = None
         self._running: dict[int, float] | None = None
-        # When attempts began, and with how much of their callers' budgets; when those had begun that got their heads; how
+        # When attempts began, each with how much was left of its caller's budget; when those had begun that got their heads; how
         # attempts ended, and how long they took.
         self._begun: list[float] = []
-        self._lefts: list[float] = []
         self._accepted: list[float] = []
         self._outcomes: list[str] = []
         self._seconds: list[float] = []
@@ -87,8 +86,7 @@ class ShortWay:
             return 0.0
         self._room -= 1
         state.in_use += 1
-        self._begun.append(now)
-        self._lefts.append(left)
+        self._begun += (now, left)
         attempt.way = self
         attempt.started_at = now
         attempt.deadline_at = deadline_at
@@ -142,9 +140,8 @@ class ShortWay:
         self._room, self._until = 0, -math.inf
         state = self.state
         if self._begun:
-            state.begun_all(self._begun, self._lefts)
+            state.begun_all(self._begun[::2], self._begun[1::2])
             self._begun.clear()
-            self._lefts.clear()
         if self._accepted:
             if state.throttle is not None:
                 state.throttle.accepted_all(self._accepted)

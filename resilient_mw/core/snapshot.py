@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,9 +28,12 @@ class Histogram:
 
     def add_all(self, durations: Sequence[float]) -> None:
         """Count durations."""
-        counts = self.counts
-        for seconds in durations:
-            counts[bisect_left(BUCKETS, seconds)] += 1
+        counts, ordered, before = self.counts, sorted(durations), 0
+        while before < len(ordered):
+            bucket = bisect_left(BUCKETS, ordered[before])
+            upto = bisect_right(ordered, BUCKETS[bucket]) if bucket < len(BUCKETS) else len(ordered)
+            counts[bucket] += upto - before
+            before = upto
         self.total += sum(durations)
 
     def merge(self, other: Histogram) -> None:

@@ -31,31 +31,16 @@ class RunningMedian:
 
     def add(self, sample: float) -> None:
         """Take one sample, in seconds."""
-        if self._samples < MEDIAN_SAMPLES:
-            self.add_all((sample,))
-            return
-        estimate = self._estimate
-        if sample < SMALLEST_SAMPLE:  # noqa: PLR1730  as below
-            sample = SMALLEST_SAMPLE
-        if sample > estimate:
-            moved = estimate * SMALLEST_STEP
-            self._estimate = moved if moved < sample else sample  # noqa: FURB136
-        elif sample < estimate:
-            moved = estimate / SMALLEST_STEP
-            self._estimate = moved if moved > sample else sample  # noqa: FURB136
+        self.add_all((sample,))
 
     def add_all(self, samples: Sequence[float]) -> None:
         """Take samples in seconds, in the order in which they came."""
+        if self._samples < MEDIAN_SAMPLES or min(samples, default=1.0) < SMALLEST_SAMPLE:
+            self._begin(samples)
+            return
         # Every run of a service comes by here: comparisons, where calls of min() and max() would cost three times as much.
-        estimate, seen, step = self._estimate, self._samples, SMALLEST_STEP
-        for each in samples:
-            sample = each if each > SMALLEST_SAMPLE else SMALLEST_SAMPLE  # noqa: FURB136
-            if seen < MEDIAN_SAMPLES:
-                seen += 1
-                if seen == 1:
-                    estimate = sample
-                    continue
-                step = 1.0 + 0.5 / seen
+        estimate, step = self._estimate, SMALLEST_STEP
+        for sample in samples:
             if sample > estimate:
                 estimate *= step
                 if estimate > sample:  # noqa: PLR1730
@@ -64,7 +49,23 @@ class RunningMedian:
                 estimate /= step
                 if estimate < sample:  # noqa: PLR1730
                     estimate = sample
-        self._estimate, self._samples = estimate, seen
+        self._estimate = estimate
+
+    def _begin(self, samples: Sequence[float]) -> None:
+        """Take the first samples, and any that are too small."""
+        estimate, seen = self._estimate, self._samples
+        for each in samples:
+            sample = max(each, SMALLEST_SAMPLE)
+            seen += 1
+            if seen == 1:
+                estimate = sample
+                continue
+            step = 1.0 + 0.5 / min(seen, MEDIAN_SAMPLES)
+            if sample > estimate:
+                estimate = min(estimate * step, sample)
+            elif sample < estimate:
+                estimate = max(estimate / step, sample)
+        self._estimate, self._samples = estimate, min(seen, MEDIAN_SAMPLES)
 
     @property
     def value(self) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -15,7 +15,6 @@ from resilient_mw.calls.bulkhead import Waiter
 from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Deliver, Failure, Head, Start
 from resilient_mw.core.call_watch import WATCHES
-from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_async import drive
 from resilient_mw.runtime.drive_sync import First
@@ -37,7 +36,7 @@ from resilient_mw.transport.reading import (
     forget,
 )
 from resilient_mw.transport.scope import GRACE, SCOPE, Scope, leave
-from resilient_mw.transport.sending import not_over, send_beside, send_within
+from resilient_mw.transport.sending import check_loop, not_over, send_beside, send_rest, send_within
 from resilient_mw.transport.streams import Delivery
 
 RequestT = TypeVar("RequestT")
@@ -58,25 +57,25 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         self._bounded = bounded
         self._sleepers: set[asyncio.Future[None]] = set()
         self._lost: deque[Any] = deque()
-        self._send = send_beside if bounded else send_within
         self._routes = Routes(library, self._directory, self._route)
 
-    async def handle_async_request(self, request: RequestT) -> ResponseT:
-        """Send a request and return the response.
+    def handle_async_request(self, request: RequestT) -> Coroutine[Any, Any, ResponseT]:
+        """Send a request and return the response, when this is awaited.
 
         Raises:
             UnsupportedEventLoop: this is no task of asyncio.
             Exception: of the library; those that are of `resilient_mw` as well are listed in `transport/errors.py`.
         """
+        asked: Any = request
+        route = self._routes.alone.get(self._routes.origin(asked.url))
+        return self._handle(request) if route is None or self._lost else self._pass(route, asked)
+
+    async def _handle(self, request: RequestT) -> ResponseT:
         while self._lost:
             with suppress(Exception):  # This request has nothing to do with it.
                 await close_uncancelled(self._lost.popleft())
         asked: Any = request
         response: ResponseT
-        route = self._routes.alone.get(self._routes.origin(asked.url))
-        if route is not None:
-            response = await self._pass(route, asked)
-            return response
         owner = self._directory.find(asked.url)
         if owner is None:
             response = await self._inner.handle_async_request(request)
@@ -92,42 +91,45 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         return await self._pass(self._routes.of(owner), request)
 
     async def _pass(self, route: Route, request: Any) -> Any:
-        """Make a call, as long as it goes well on its short way."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise UnsupportedEventLoop(
-                "AsyncResilientTransport works on asyncio's event loop only. Under Trio, use the sync transport in a thread"
-            ) from None
+        """Make a call, on its short way as far as that leads."""
+        check_loop()
         if WATCHES:
             return await self._drive(self._exchange(watched(route.owner, http=True), request))
         passage = Passage(route, request)
+        response = None
         try:
             sent = passage.begin(passage.atrace)
             if sent is not None:
                 token = SCOPE.set(passage)
                 try:
-                    response = await self._send(self._inner, sent, passage, passage.timeout, self._library)
+                    if self._bounded:
+                        sending = send_beside(self._inner, sent, passage, passage.timeout, self._library)
+                    else:
+                        sending = self._inner.handle_async_request(sent)
+                    steps = sending.__await__()
+                    try:
+                        waits_for = next(steps)
+                    except StopIteration as ended:
+                        response = ended.value
+                    else:
+                        response = await send_rest(steps, waits_for, passage, self._library)
                 finally:
                     leave(token)
                 if passage.passes(response):
-                    if not passage.over:
-                        response.stream = self._body(passage.delivery(response.stream))
                     return response
         except BaseException as error:
             if not passage.under_way:
                 raise
             exchange = self._exchange(route.owner, request, passage)
-            first: First = exchange.first_failed(error, passage)
+            first = exchange.first_failed(error, passage)
         else:
-            if sent is None:
-                return await self._drive(self._exchange(route.owner, request))
             exchange = self._exchange(route.owner, request, passage)
-            first = partial(exchange.answered, response, passage)
+            first = exchange.first_answered(response, passage)
         return await self._drive(exchange, first)
 
     def _route(self, owner: DependencyOwner) -> Route:
-        return Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
+        bounded, body, lost = self._bounded, self._body, self._lost.append
+        return Route(self._library, owner, self._exchange, body=body, bounded=bounded, lost=lost)
 
     def _exchange(
         self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None

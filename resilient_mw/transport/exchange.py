@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 from resilient_mw.calls.attempt import ShortAttempt
@@ -35,7 +36,7 @@ class Exchange:
         upload: wraps a body that can be sent once.
         bounded: whether each operation of the inner transport ends with the attempt. Only then a discarded response
             is read to its end.
-        begun: the first attempt, where that was begun on the short way: the call goes on with it.
+        begun: the first attempt; if it has begun on the short way, the call goes on with it.
     """
 
     def __init__(
@@ -89,10 +90,14 @@ class Exchange:
                 error.add_note(self._limits(failure.phase))
         return failure
 
-    def first_failed(self, error: BaseException, scope: Scope) -> Callable[[], Failure]:
+    def first_failed(self, error: BaseException, scope: Scope) -> Callable[[], Head | Failure] | None:
         """Keep what a first attempt on the short way raised; return who says how it failed, or raises that again."""
         self.error, self.scope = error, scope
         return self._first_failed
+
+    def first_answered(self, response: Any, scope: Scope) -> Callable[[], Head | Failure] | None:
+        """Return who says what the head says that a first attempt got on the short way; None: there is none."""
+        return None if response is None else partial(self.answered, response, scope)
 
     def _first_failed(self) -> Failure:
         failure, error, scope = None, self.error, self.scope

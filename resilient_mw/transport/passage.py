@@ -37,11 +37,12 @@ class Route:
         library: the client library.
         owner: the owner of the dependency's state.
         exchange: makes the exchange of a call that leaves its short way.
+        body: makes the body of a delivered response.
         bounded: whether each operation of the inner transport ends with the attempt.
         lost: where to put a body that is thrown away unclosed.
 
     Attributes:
-        open: whether there may be a short way at all.
+        plain: what bodies of requests may be that go the short way; None: none of them may, for the user decides himself.
         usual: the fields of an attempt that the caller's budget does not shorten, outside of whoever retries.
         timeouts: timeouts of a caller, and what follows from them for such an attempt: the last ones. Not to be changed.
     """
@@ -52,17 +53,17 @@ class Route:
         owner: DependencyOwner,
         exchange: Callable[[DependencyOwner, Any, Passage | None], Exchange],
         *,
+        body: Callable[[Delivery], Any],
         bounded: bool,
         lost: Callable[[Any], None],
     ) -> None:
         dependency = owner.dependency
-        self.lines_of, self.copy, self.bytes_stream = library.lines, library.copy, library.bytes_stream
+        self.lines_of, self.copy = library.lines, library.copy
         self.owner = owner
         self.exchange = exchange
-        self.bounded = bounded
-        self.lost = lost
+        self.body, self.bounded, self.lost = body, bounded, lost
         self.fields = fields = dependency.fields
-        self.open = fields.retry_if is None
+        self.plain: type | None = library.bytes_stream if fields.retry_if is None else None
         self.named = fields.named
         self.key_methods = fields.key_methods
         self.heard = fields.heard
@@ -163,10 +164,9 @@ class Passage(ShortAttempt, Scope):
         route, request = self._route, self.request
         lines = route.lines_of(request.headers)
         if (
-            type(request.stream) is not route.bytes_stream
+            type(request.stream) is not route.plain
             or request.method in route.key_methods
             or not route.named.isdisjoint(map(NAME_OF, lines))
-            or not route.open
         ):
             return None
         context, above = CURRENT.get(), None
@@ -181,15 +181,19 @@ class Passage(ShortAttempt, Scope):
         if not timeout:
             return None
         extensions = request.extensions
-        known, timeouts = route.timeouts
-        if extensions.get("timeout") != known or timeout != route.limit:
-            timeouts = route.timeouts_of(extensions.get("timeout"), timeout)
-        ours = route.usual if timeout == route.limit and above is None else route.lines(timeout, above)
+        caller = extensions.get("timeout")
+        if above is None and timeout == route.limit:
+            ours = route.usual
+            known, timeouts = route.timeouts
+            if caller != known:
+                timeouts = route.timeouts_of(caller, timeout)
+        else:
+            ours, timeouts = route.lines(timeout, above), route.timeouts_of(caller, timeout)
         extensions = {**extensions, "timeout": timeouts.copy(), "trace": trace}
         return route.copy(request, [*lines, *ours], request.stream, extensions)
 
     def passes(self, response: Any) -> bool:
-        """Take a response; return whether it is the one to hand to the caller. False: the long way decides."""
+        """Take a response; return whether it is to be handed to the caller as it is now. False: the long way decides."""
         status: int = response.status_code
         if status >= 400:
             return False
@@ -198,12 +202,11 @@ class Passage(ShortAttempt, Scope):
             owner.end_short(self.way, self, status)
         else:
             owner.head_short(self.way, self, status)
+            route = self._route
+            response.stream = route.body(
+                Delivery(self, self, response.stream, bounded=route.bounded, lost=route.lost)
+            )
         return True
-
-    def delivery(self, stream: Any) -> Delivery:
-        """Return the delivered response as its call sees it."""
-        route = self._route
-        return Delivery(self, self, stream, bounded=route.bounded, lost=route.lost)
 
     # -- what the library tells of the attempt's way ---------------------------------------------------------------------
 

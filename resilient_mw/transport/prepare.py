@@ -91,7 +91,7 @@ class Sending:
         owner: the owner of the dependency's state.
         request: the request of the caller. It is not changed.
         upload: wraps a request body that cannot be sent a second time, so that it is known whether it was begun.
-        begun: the first attempt, where that was begun on the short way; the call goes on with it.
+        begun: the first attempt; if it has begun on the short way, the call goes on with it.
 
     Attributes:
         dependency: who it is for.
@@ -149,7 +149,7 @@ class Sending:
         if deadline_at is None:
             deadline_at = _deadline_at(self.dependency, context, now)
         self.call = Call(
-            owner.state if begun is None else begun.way.state,
+            owner.state if begun is None or begun.deadline_at is None else begun.way.state,
             request.method,
             deadline_at=deadline_at,
             replayable=self._once is None,
@@ -157,7 +157,7 @@ class Sending:
             owned=above is not None,
             facts=USUAL if self.dependency.grouping is None else facts_of(self.dependency.grouping, request),
         )
-        if begun is not None:
+        if begun is not None and begun.deadline_at is not None:
             self.call.take_over(begun)
 
     def _read(self, fields: CallFields, now: float) -> bool:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Generator
 from typing import Any
 
+from resilient_mw.core.errors import UnsupportedEventLoop
 from resilient_mw.transport.leaving import leave_task
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.reading import CLEANING
 from resilient_mw.transport.scope import Scope
-from resilient_mw.transport.steps import Late, within
+from resilient_mw.transport.steps import Late, rest_within
 
 
 async def send_within(inner: Any, request: Any, scope: Scope, timeout: float, library: Library) -> Any:  # noqa: ARG001, ASYNC109
     """Send a request, and cancel whatever it is doing when its time is over."""
+    steps = inner.handle_async_request(request).__await__()
     try:
-        return await within(inner.handle_async_request(request), scope.left_and_grace)
+        waits_for = next(steps)
+    except StopIteration as ended:
+        return ended.value
+    return await send_rest(steps, waits_for, scope, library)
+
+
+async def send_rest(steps: Generator[Any, Any, Any], waits_for: Any, scope: Scope, library: Library) -> Any:
+    """Go on with a request that has been sent up to where it waits for something, until its time is over."""
+    try:
+        return await rest_within(steps, waits_for, scope.left_and_grace())
     except Late as error:
         cause = error.__cause__
         if isinstance(cause, library.transport_error):
@@ -48,3 +60,17 @@ async def send_beside(inner: Any, request: Any, scope: Scope, timeout: float, li
 def not_over(scope: Scope, library: Library) -> Exception:
     """Return the error of an attempt that had to be cancelled."""
     return library.timed_out(scope.phase, "the attempt was not over in time and was cancelled")
+
+
+def check_loop() -> None:
+    """Make sure that this is asyncio.
+
+    Raises:
+        UnsupportedEventLoop: it is not.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise UnsupportedEventLoop(
+            "AsyncResilientTransport works on asyncio's event loop only. Under Trio, use the sync transport in a thread"
+        ) from None

@@ -34,7 +34,12 @@ async def within(awaitable: Awaitable[T], seconds: Callable[[], float | None]) -
     except StopIteration as ended:
         value: T = ended.value
         return value
-    timer = asyncio.timeout(seconds())
+    return await rest_within(steps, waits_for, seconds())
+
+
+async def rest_within(steps: Generator[Any, Any, T], waits_for: Any, seconds: float | None) -> T:
+    """Return what something comes to that has taken its first step, and waits for something. See `within`."""
+    timer = asyncio.timeout(seconds)
     try:
         async with timer:
             return await _rest(steps, waits_for)

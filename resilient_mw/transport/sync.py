@@ -65,15 +65,15 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         Raises:
             Exception: of the library; those that are of `resilient_mw` as well are listed in `transport/errors.py`.
         """
-        while self._lost:
-            with suppress(Exception):  # This request has nothing to do with it.
-                self._lost.popleft().close()
         asked: Any = request
         response: ResponseT
         route = self._routes.alone.get(self._routes.origin(asked.url))
-        if route is not None:
+        if route is not None and not self._lost:
             response = self._pass(route, asked)
             return response
+        while self._lost:
+            with suppress(Exception):  # This request has nothing to do with it.
+                self._lost.popleft().close()
         owner = self._directory.find(asked.url)
         if owner is None:
             response = self._inner.handle_request(request)
@@ -89,10 +89,11 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         return self._pass(self._routes.of(owner), request)
 
     def _pass(self, route: Route, request: Any) -> Any:
-        """Make a call, as long as it goes well on its short way."""
+        """Make a call, on its short way as far as that leads."""
         if WATCHES:
             return self._drive(self._exchange(watched(route.owner, http=True), request))
         passage = Passage(route, request)
+        response = None
         try:
             sent = passage.begin(passage.trace)
             if sent is not None:
@@ -102,23 +103,20 @@ class SyncCalls(Generic[RequestT, ResponseT]):
                 finally:
                     SCOPE.reset(token)
                 if passage.passes(response):
-                    if not passage.over:
-                        response.stream = self._body(passage.delivery(response.stream))
                     return response
         except BaseException as error:
             if not passage.under_way:
                 raise
             exchange = self._exchange(route.owner, request, passage)
-            first: First = exchange.first_failed(error, passage)
+            first = exchange.first_failed(error, passage)
         else:
-            if sent is None:
-                return self._drive(self._exchange(route.owner, request))
             exchange = self._exchange(route.owner, request, passage)
-            first = partial(exchange.answered, response, passage)
+            first = exchange.first_answered(response, passage)
         return self._drive(exchange, first)
 
     def _route(self, owner: DependencyOwner) -> Route:
-        return Route(self._library, owner, self._exchange, bounded=self._bounded, lost=self._lost.append)
+        bounded, body, lost = self._bounded, self._body, self._lost.append
+        return Route(self._library, owner, self._exchange, body=body, bounded=bounded, lost=lost)
 
     def _exchange(
         self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None
