@@ -18,6 +18,8 @@ EARLY = 0.001
 """Seconds by which a timer may fire before its instant and still be taken for it."""
 STATUS_CLASSES = {1: "1xx", 2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
 """The labels of outcomes that are heads."""
+OUTCOMES = ("other", "1xx", "2xx", "3xx", *["other"] * 6)
+"""The same of good heads, by the first digit of their status."""
 
 
 class Stage(Enum):
@@ -105,6 +107,7 @@ class ShortAttempt(Attempt):
         deadline_at: the instant at which the answer of its call becomes worthless; None: it has not begun.
         running: what the breaker knew to be under way at its start.
         way: the short way that it went.
+        status: below 0: of its head, which was told before its body.
         over: whether it has ended.
         under_way: whether it has begun and not ended.
     """
@@ -117,6 +120,7 @@ class ShortAttempt(Attempt):
     until = 0.0
     deadline_at: float | None = None
     running: dict[int, float] | None = None
+    status = 0
     over = False
 
     def __init__(self) -> None:

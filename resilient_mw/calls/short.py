@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from itertools import count
+from operator import sub
+from typing import Any
 
-from resilient_mw.calls.attempt import ShortAttempt
+from resilient_mw.calls.attempt import OUTCOMES, ShortAttempt
 from resilient_mw.calls.breaker import CLOSED, Permit
 from resilient_mw.calls.state import FAIR, DependencyState
-
-OUTCOMES = ("other", "1xx", "2xx", "3xx", *["other"] * 6)
-"""The labels of good heads, by the first digit of their status."""
 
 
 class ShortWay:
@@ -39,8 +38,8 @@ class ShortWay:
     """
 
     __slots__ = (
-        "_accepted", "_begun", "_breaker", "_fair", "_least", "_limit", "_most", "_numbered", "_outcomes",
-        "_permit", "_recent", "_reserve", "_room", "_running", "_seconds", "_succeeded", "_until", "state",
+        "_accepted", "_begun", "_breaker", "_ends", "_fair", "_least", "_limit", "_most", "_numbered",
+        "_permit", "_recent", "_reserve", "_room", "_running", "_succeeded", "_until", "state",
     )  # fmt: skip
 
     MOST = 64
@@ -58,12 +57,11 @@ class ShortWay:
         self._room, self._until = 0, -math.inf
         self._permit: Permit | None = None
         self._running: dict[int, float] | None = None
-        # When attempts began, each with how much was left of its caller's budget; when those had begun that got their heads; how
-        # attempts ended, and how long they took.
+        # When attempts began, each with how much was left of its caller's budget; when those had begun whose heads came before
+        # their bodies; of all that ended when they had begun, when they ended, and the status, below 0 if it came before.
         self._begun: list[float] = []
         self._accepted: list[float] = []
-        self._outcomes: list[str] = []
-        self._seconds: list[float] = []
+        self._ends: list[Any] = []
 
     def begin(self, now: float, attempt: ShortAttempt, total: float, latest: float | None) -> float:
         """Begin an attempt, unless the machine has to decide whether it may be made: nothing is changed then.
@@ -105,8 +103,9 @@ class ShortWay:
         return left
 
     def head(self, attempt: ShortAttempt, status: int) -> None:
-        """Take a good head: a status below 400."""
+        """Take a good head, a status below 400, whose body is to come."""
         attempt.outcome = OUTCOMES[status // 100]
+        attempt.status = -status
         self._accepted.append(attempt.started_at)
 
     def end(self, now: float, attempt: ShortAttempt, status: int = 0) -> None:
@@ -123,11 +122,7 @@ class ShortWay:
             state.in_use -= 1
         else:
             state.give_slot()
-        if status:
-            attempt.outcome = OUTCOMES[status // 100]
-            self._accepted.append(attempt.started_at)
-        self._outcomes.append(attempt.outcome)
-        self._seconds.append(now - attempt.started_at)
+        self._ends += (attempt.started_at, now, status or attempt.status)
         if now >= self._until or attempt.running is not self._running:
             self._judge(now, attempt)
         elif not self._numbered or self._was_running(attempt):
@@ -142,14 +137,16 @@ class ShortWay:
         if self._begun:
             state.begun_all(self._begun[::2], self._begun[1::2])
             self._begun.clear()
-        if self._accepted:
+        if self._accepted or self._ends:
+            begun, ended, statuses = self._ends[::3], self._ends[1::3], self._ends[2::3]
             if state.throttle is not None:
-                state.throttle.accepted_all(self._accepted)
+                told = begun
+                if min(statuses, default=0) < 0:
+                    told = [start for start, status in zip(begun, statuses, strict=True) if status > 0]
+                state.throttle.accepted_all(self._accepted + told)
+            state.ended_all(statuses, list(map(sub, ended, begun)))
             self._accepted.clear()
-        if self._seconds:
-            state.ended_all(self._outcomes, self._seconds)
-            self._outcomes.clear()
-            self._seconds.clear()
+            self._ends.clear()
 
     def budget(self, now: float, attempt: ShortAttempt) -> float:
         """Return what an attempt may still take, in seconds: what is told to the dependency."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from resilient_mw.calls.adaptive import AdaptiveLimit
-from resilient_mw.calls.attempt import STATUS_CLASSES
+from resilient_mw.calls.attempt import OUTCOMES, STATUS_CLASSES
 from resilient_mw.calls.backoff import decorrelated_jitter, equal_jitter, full_jitter, spread
 from resilient_mw.calls.breaker import CLOSED, Breaker
 from resilient_mw.calls.budget import RetryBudget
@@ -246,9 +246,10 @@ class DependencyState:
             self.throttle.sent_all(len(begun))
         self.budgets.add_all(lefts if math.inf not in lefts else [left for left in lefts if left != math.inf])
 
-    def ended_all(self, outcomes: Sequence[str], seconds: Sequence[float]) -> None:
-        """Count ends of good attempts: their outcomes, and how long they took. For the short way."""
-        for outcome, many in Counter(outcomes).items():
+    def ended_all(self, statuses: Sequence[int], seconds: Sequence[float]) -> None:
+        """Count ends of good attempts: the statuses, some of them below 0, and how long they took. For the short way."""
+        for status, many in Counter(statuses).items():
+            outcome = OUTCOMES[abs(status) // 100]
             self.attempts[outcome] = self.attempts.get(outcome, 0) + many
         self.group.under_way -= len(seconds)
         self.good += len(seconds)

@@ -138,6 +138,8 @@ class Throttle:
 
     def accepted_all(self, sent_at: Sequence[float]) -> None:
         """Take attempts that the dependency took: the instants at which they began."""
+        if not sent_at:
+            return
         number = self._newest
         if int(min(sent_at) / self._width) != number:
             for instant in sent_at:

@@ -57,7 +57,8 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         self._bounded = bounded
         self._sleepers: set[asyncio.Future[None]] = set()
         self._lost: deque[Any] = deque()
-        self._routes = Routes(library, self._directory, self._route)
+        self._routes = routes = Routes(library, self._directory, self._route)
+        self._alone, self._origin = routes.alone, routes.origin
 
     def handle_async_request(self, request: RequestT) -> Coroutine[Any, Any, ResponseT]:
         """Send a request and return the response, when this is awaited.
@@ -67,7 +68,7 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
             Exception: of the library; those that are of `resilient_mw` as well are listed in `transport/errors.py`.
         """
         asked: Any = request
-        route = self._routes.alone.get(self._routes.origin(asked.url))
+        route = self._alone.get(self._origin(asked.url))
         return self._handle(request) if route is None or self._lost else self._pass(route, asked)
 
     async def _handle(self, request: RequestT) -> ResponseT:

@@ -57,7 +57,8 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         self._bounded = bounded
         self._sleepers: set[Sleeper] = set()
         self._lost: deque[Any] = deque()
-        self._routes = Routes(library, self._directory, self._route)
+        self._routes = routes = Routes(library, self._directory, self._route)
+        self._alone, self._origin = routes.alone, routes.origin
 
     def handle_request(self, request: RequestT) -> ResponseT:
         """Send a request and return the response.
@@ -67,7 +68,7 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         """
         asked: Any = request
         response: ResponseT
-        route = self._routes.alone.get(self._routes.origin(asked.url))
+        route = self._alone.get(self._origin(asked.url))
         if route is not None and not self._lost:
             response = self._pass(route, asked)
             return response

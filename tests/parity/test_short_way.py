@@ -184,7 +184,7 @@ class World:
         breaker, throttle = state.breaker, state.throttle
         oldest = self.clock.now() - WINDOW
         return {
-            "snapshot": _plain(snapshot),
+            "snapshot": plain(snapshot),
             "budget": None if state.budget is None else [at for at in state.budget._calls if at > oldest],
             "throttle": None
             if throttle is None
@@ -205,7 +205,9 @@ def _rounded(action: Action) -> object:
     return Wait(round(action.until, 6)) if isinstance(action, Wait) else action
 
 
-def _plain(snapshot: DependencySnapshot) -> object:
+def plain(snapshot: DependencySnapshot) -> object:
+    """Return the figures of a snapshot in a form that can be compared."""
+
     def of(histogram: Histogram) -> object:
         return tuple(histogram.counts), round(histogram.total, 6)
 
