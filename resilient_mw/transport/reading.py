@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from resilient_mw.transport.scope import SCOPE, Scope, leave
-from resilient_mw.transport.steps import Late, within
+from resilient_mw.transport.steps import Late, rest_within
 
 CLEANING = 0.01
 """Seconds that a step which has been cancelled is waited for; it goes on closing its connection after them."""
@@ -59,7 +59,7 @@ class Reading:
         if self._iterator is None:
             self._iterator = aiter(self._stream)
         if not self._bounded:
-            return await self._in_place(self._iterator, seconds)
+            return await self.next_here(seconds)
         token = SCOPE.set(self._scope)
         try:
             step = self._step = asyncio.ensure_future(anext(self._iterator, None))
@@ -76,11 +76,25 @@ class Reading:
         await asyncio.wait((step,), timeout=CLEANING)  # So that the next attempt finds its connection closed.
         raise Overdue
 
-    async def _in_place(self, iterator: AsyncIterator[bytes], seconds: float | None) -> bytes | None:
+    async def next_here(self, seconds: float | None = None) -> bytes | None:
+        """Do the same in the caller's task, where nobody says where a step may be cancelled: that is then done anywhere.
+
+        Args:
+            seconds: as of `next`; None: what is left of the attempt.
+        """
+        if self._iterator is None:
+            self._iterator = aiter(self._stream)
         token = SCOPE.set(self._scope)
         self._inside = True
         try:
-            return await within(anext(iterator), lambda: None if seconds is None else max(0.0, seconds))
+            steps = anext(self._iterator).__await__()
+            try:
+                waits_for = next(steps)
+            except StopIteration as ended:
+                piece: bytes = ended.value
+                return piece
+            left = self._scope.left() if seconds is None else seconds
+            return await rest_within(steps, waits_for, left if left is None else max(0.0, left))
         except StopAsyncIteration:
             self.complete = True
             return None

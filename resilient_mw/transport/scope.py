@@ -85,6 +85,10 @@ class Scope:
         """Return seconds that the next operation may take; None: no bound. 0 or less: the attempt is over."""
         return _least(timeout, self.until - self._clock.now())
 
+    def is_over(self) -> bool:
+        """Return whether the time of the attempt is over."""
+        return self._clock.now() >= self.until
+
     def left_and_grace(self) -> float | None:
         """Return seconds after which the attempt is cancelled, where its own timeouts are to come first; None: no bound."""
         return None if self.until == math.inf else self.until - self._clock.now() + GRACE

@@ -12,28 +12,35 @@ from resilient_mw.transport.leaving import leave_task
 from resilient_mw.transport.library import Library
 from resilient_mw.transport.reading import CLEANING
 from resilient_mw.transport.scope import Scope
-from resilient_mw.transport.steps import Late, rest_within
+from resilient_mw.transport.steps import Late, rest_within, within
 
 
 async def send_within(inner: Any, request: Any, scope: Scope, timeout: float, library: Library) -> Any:  # noqa: ARG001, ASYNC109
     """Send a request, and cancel whatever it is doing when its time is over."""
-    steps = inner.handle_async_request(request).__await__()
     try:
-        waits_for = next(steps)
-    except StopIteration as ended:
-        return ended.value
-    return await send_rest(steps, waits_for, scope, library)
+        return await within(inner.handle_async_request(request), scope.left_and_grace)
+    except Late as late:
+        error = _error_of(late, scope, library)
+        raise error from error.__cause__
 
 
 async def send_rest(steps: Generator[Any, Any, Any], waits_for: Any, scope: Scope, library: Library) -> Any:
     """Go on with a request that has been sent up to where it waits for something, until its time is over."""
     try:
         return await rest_within(steps, waits_for, scope.left_and_grace())
-    except Late as error:
-        cause = error.__cause__
-        if isinstance(cause, library.transport_error):
-            raise cause from cause.__cause__
-        raise not_over(scope, library) from cause
+    except Late as late:
+        error = _error_of(late, scope, library)
+        raise error from error.__cause__
+
+
+def _error_of(late: Late, scope: Scope, library: Library) -> BaseException:
+    """Return the error of an attempt that was cancelled: what it made of that, or that it was not over."""
+    cause = late.__cause__
+    if isinstance(cause, library.transport_error):
+        return cause
+    error = not_over(scope, library)
+    error.__cause__ = cause
+    return error
 
 
 async def send_beside(inner: Any, request: Any, scope: Scope, timeout: float, library: Library) -> Any:  # noqa: ASYNC109

@@ -100,8 +100,7 @@ class Delivery:
 
     def overdue(self) -> bool:
         """Return whether the attempt is over, however fast its body still comes."""
-        left = self.scope.left()
-        return left is not None and left <= 0
+        return self.scope.is_over()
 
     def forgotten(self) -> None:
         """Put down what a response leaves behind that nobody closed. Called by a finalizer: it takes no lock."""
@@ -219,7 +218,8 @@ class AsyncBody:
     async def _next(self) -> bytes | None:
         delivery = self._delivery
         try:
-            chunk = await self._reading.next(delivery.scope.left())
+            reading = self._reading
+            chunk = await (reading.next(delivery.scope.left()) if delivery.bounded else reading.next_here())
         except Overdue as error:
             raise delivery.timed_out() from error
         if chunk is not None and delivery.overdue():
