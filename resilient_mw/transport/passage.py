@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from resilient_mw.calls.attempt import ShortAttempt
+from resilient_mw.calls.call import Call
 from resilient_mw.calls.events import Actions, Failure, Phase
 from resilient_mw.calls.fields import Line, Lines
 from resilient_mw.core.headers.deadlines import format_timeout_ms
@@ -230,30 +231,40 @@ class Passage(ShortAttempt, Scope):
 
     # -- what its body tells ---------------------------------------------------------------------------------------------
 
-    def exchange(self) -> Exchange:
-        """Return the exchange that takes this attempt over."""
-        return self._route.exchange(self._route.owner, self.request, self)
-
     def end(self, failure: Failure | None) -> Actions:
         """Tell that the delivered body has ended."""
+        owner = self._route.owner
         if failure is not None:
-            return self.exchange().end(failure)
-        self._route.owner.end_short(self.way, self)
+            return owner.end(self._machine(), failure)
+        owner.end_short(self.way, self)
         return ()
 
     def cancel(self) -> None:
         """Tell that the caller gave up."""
-        self.exchange().cancel()
+        self._route.owner.cancel(self._machine())
 
     def abandon(self) -> str:
         """Leave the call to whoever comes next; return the name of its dependency."""
-        return self.exchange().abandon()
+        owner = self._route.owner
+        owner.abandon(self._machine())
+        return owner.dependency.name
+
+    def _machine(self) -> Call:
+        """Return the machine that takes the delivered attempt over: there is nothing that it could try again."""
+        deadline_at = self.until if self.deadline_at is None else self.deadline_at
+        call = Call(self.way.state, self.request.method, deadline_at=deadline_at)
+        call.take_over(self)
+        return call
+
+    def _exchange(self) -> Exchange:
+        """Return an exchange, which knows what errors say."""
+        return self._route.exchange(self._route.owner, self.request, self)
 
     def body_timeout(self) -> Exception:
         """Return the library's own error of a timeout in the body."""
-        return self.exchange().body_timeout()
+        return self._exchange().body_timeout()
 
     def expiry(self, phase: Phase) -> Exception:
         """Return the error of a deadline that passed in a phase."""
-        error: Exception = self.exchange().expiry(phase)
+        error: Exception = self._exchange().expiry(phase)
         return error
