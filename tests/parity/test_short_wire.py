@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from random import Random
 from typing import Any
@@ -226,3 +227,33 @@ def test_equal_calls_are_equal_on_the_wire(seed: int) -> None:
     finally:
         CURRENT.reset(token)
     assert False not in long, "the request of a caller was changed"
+
+
+def test_threads_on_both_ways_at_once_lose_no_figure() -> None:
+    answers = [httpx.codes.OK, httpx.codes.OK, httpx.codes.OK, httpx.codes.NOT_FOUND]
+    dependency = Dependency("prices", "http://prices/*", retry=None, bulkhead=64, throttle=ThrottlePolicy())
+    transport = ResilientTransport(
+        [dependency],
+        httpx.MockTransport(
+            lambda request: httpx.Response(answers[len(request.url.query) % 4], content=b"ok")
+        ),
+    )
+    looks: list[int] = []
+
+    def call(thread: int) -> None:
+        for number in range(200):
+            request = httpx.Request("GET", f"http://prices/?{'x' * number}", stream=httpx.ByteStream(b""))
+            transport.handle_request(request).read()
+            if number % 50 == thread:
+                looks.append(sum(dependency.snapshot().seconds.counts))
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    snapshot = dependency.snapshot()
+    assert looks
+    assert (snapshot.calls, snapshot.in_use) == (1600, 0)
+    assert snapshot.attempts == {"2xx": 1200, "4xx": 400}
+    assert sum(snapshot.seconds.counts) == sum(snapshot.budgets.counts) == 1600
