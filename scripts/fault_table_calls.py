@@ -182,9 +182,8 @@ CALLS_FAULTS = (
         "left = min(self.call.budget(now, number), self._caller_until - now)", "left = self.call.budget(now, number)",
         (HEADERS + "the_callers_own_field_is_neither_doubled_nor_lengthened",)),
     # -- what is told, and when
-    Fault("told_once_for_all_attempts", PREPARE,
-        "left = min(self.call.budget(now, number), self._caller_until - now)",
-        'left = self.request.extensions.setdefault("first", min(self.call.budget(now, number), self._caller_until - now))',
+    Fault("told_once_for_all_attempts", TRACE,
+        "allowance = self._allowance()", 'allowance = PHASES.setdefault("first", self._allowance())',
         (RETRIES + "all_attempts_spend_one_budget",)),
     Fault("told_before_the_connection_is_there", TRACE,
         "if phase is Phase.WRITE and self._header is not None:", "if False:",

@@ -104,16 +104,14 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
                 token = SCOPE.set(passage)
                 try:
                     if self._bounded:
-                        sending = send_beside(self._inner, sent, passage, passage.timeout, self._library)
+                        response = await send_beside(
+                            self._inner, sent, passage, passage.timeout, self._library
+                        )
                     else:
-                        sending = self._inner.handle_async_request(sent)
-                    steps = sending.__await__()
-                    try:
-                        waits_for = next(steps)
-                    except StopIteration as ended:
-                        response = ended.value
-                    else:
-                        response = await send_rest(steps, waits_for, passage, self._library)
+                        steps = self._inner.handle_async_request(sent).__await__()
+                        response = await send_rest(steps, next(steps), passage, self._library)
+                except StopIteration as ended:  # At the first step: it has not waited for anything.
+                    response = ended.value
                 finally:
                     leave(token)
                 if passage.passes(response):
