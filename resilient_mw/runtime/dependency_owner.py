@@ -112,7 +112,7 @@ class DependencyOwner:
     def queued(self, call: Call) -> Actions:
         """Go on after waiting for a slot."""
         with self._lock:
-            self._clear_up()
+            self._settle()
             actions = call.queued(self.clock.now())
         self._tell_and_wake()
         return actions
@@ -120,7 +120,7 @@ class DependencyOwner:
     def tell(self, call: Call, number: int, outcome: Head | Failure) -> Actions:
         """Tell what became of an attempt."""
         with self._lock:
-            self._clear_up()
+            self._settle()
             now = self.clock.now()
             if isinstance(outcome, Head):
                 actions = call.head(now, number, outcome)
@@ -133,7 +133,7 @@ class DependencyOwner:
     def wake(self, call: Call) -> Actions:
         """Look whether an attempt has taken so long that another one is to come beside it."""
         with self._lock:
-            self._clear_up()
+            self._settle()
             actions = call.wake(self.clock.now())
         self._tell_and_wake()
         return actions
@@ -141,7 +141,7 @@ class DependencyOwner:
     def lost(self, call: Call, number: int) -> None:
         """Tell that a cancelled attempt has ended and is closed."""
         with self._lock:
-            self._clear_up()
+            self._settle()
             call.lost(self.clock.now(), number)
         self._tell_and_wake()
 
@@ -150,7 +150,7 @@ class DependencyOwner:
         if call.over:
             return ()  # The head said that there is no body.
         with self._lock:
-            self._clear_up()
+            self._settle()
             actions = call.end(self.clock.now(), failure)
         if self._untold or self.state.line is not None:
             self._tell_and_wake()
@@ -163,7 +163,7 @@ class DependencyOwner:
     def cancel(self, call: Call) -> None:
         """Tell that the caller gave up. Harmless after the end."""
         with self._lock:
-            self._clear_up()
+            self._settle()
             call.cancel(self.clock.now())
         self._tell_and_wake()
 
@@ -267,10 +267,13 @@ class DependencyOwner:
             if wake is not None:
                 wake()
 
-    def _clear_up(self) -> None:
-        """Bring everything up to date, before anything is decided or read. Under the lock."""
+    def _settle(self) -> None:
+        """Count what went the short way, before anything else is decided. Under the lock."""
         if self.short is not None:
             self.short.settle()
+
+    def _clear_up(self) -> None:
+        self._settle()
         while self._abandoned:
             self._abandoned.popleft().cancel(self.clock.now())
 
