@@ -155,10 +155,12 @@ FAULTS = (
     ),
     Fault(
         "transaction_handed_for_good",
-        HANDING,
-        "            HANDED.reset(token)\n",
-        "            pass\n",
-        (f"{HANDED}::test_the_key_the_caller_and_the_payload_are_the_middlewares",),
+        "resilient_mw/wsgi/idempotency_handing.py",
+        "start_anew)\n    finally:\n        HANDED.reset(token)\n",
+        "start_anew)\n    finally:\n        pass\n",
+        (
+            "tests/wsgi/test_idempotency_in_transaction.py::test_the_key_the_caller_and_the_payload_are_the_middlewares[False]",
+        ),
     ),
     Fault(
         "transaction_refused_after_the_head",
