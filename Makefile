@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all check format bench bench-breaker bench-calls bench-wire bench-scaling prove clean
+.PHONY: help lab test test-all check format bench bench-breaker bench-calls bench-wire bench-scaling torture prove clean
 
 help:
 	@echo "make lab      break a real service on purpose, with and without protection (report: lab-report.html)"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-calls    measure what a call to a dependency costs"
 	@echo "make bench-wire     what it costs a uvicorn server over the wire (Linux)"
 	@echo "make bench-scaling  whether that depends on waiters, routes and tenants (needs valgrind; some ten minutes)"
+	@echo "make torture  payments with idempotency keys while servers are killed and stores are stopped (minutes)"
 	@echo "make prove    run the state machines and the fuzz with very many examples (hours; ARGS=fuzz: ten minutes)"
 	@echo "make clean    remove $(VENV) and everything that was built"
 	@echo "Pass options with ARGS, another interpreter with PYTHON (now: $(PYTHON))."
@@ -67,6 +68,9 @@ bench-wire: $(VENV)/.ready-test
 
 bench-scaling: $(VENV)/.ready-test
 	$(BIN)/python benchmarks/scaling.py $(ARGS)
+
+torture: $(VENV)/.ready-test
+	$(BIN)/python -m tests.torture $(ARGS)
 
 prove: $(VENV)/.ready-test
 	$(BIN)/python scripts/prove.py $(ARGS)

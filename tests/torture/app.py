@@ -1,0 +1,113 @@
+"""The service under torture: takes payments, each with an idempotency key, and writes them into a ledger.
+
+In the forms `ask` and `refuse` the middleware keeps the keys and the handler writes into a ledger elsewhere, so that a kill
+can fall between the two. In `ask` the ledger is asked what became of a payment, in `refuse` nobody is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from resilient_mw import ServerPolicy, current
+from resilient_mw.asgi import ResilienceMiddleware
+from resilient_mw.asgi.idempotency import IdempotencyMiddleware
+from resilient_mw.idempotency import About, IdempotencyPolicy, StoredAnswer, Verdict
+from tests.torture.ledger import Entry, SQLiteLedger
+from tests.torture.places import opened
+
+FORM: Final = os.environ["TORTURE_FORM"]
+LEASE: Final = float(os.environ["TORTURE_LEASE"])
+LEDGER: Final = SQLiteLedger(Path(os.environ["TORTURE_LEDGER"]))
+EVENTS: Final = os.open(os.environ["TORTURE_EVENTS"], os.O_WRONLY | os.O_APPEND)
+"""One letter for each thing that happens, from both processes: what one of them counted itself would die with it."""
+
+RAN, CANCELLED, FOUND_DONE, FOUND_UNDONE = b"r", b"c", b"d", b"u"
+MOMENT: Final = 0.006
+"""Seconds of work before and after the effect, at most: where kills and hang-ups fall."""
+
+
+def happened(event: bytes) -> None:
+    """Write an event down."""
+    os.write(EVENTS, event)
+
+
+def answer_of(entry: Entry) -> bytes:
+    """Return the body of the answer."""
+    return json.dumps({"id": entry.id, "key": entry.key, "amount": entry.amount}).encode()
+
+
+async def pay(request: Request) -> Response:
+    """Make a payment. The effect and the record of the key are two steps."""
+    happened(RAN)
+    amount = (await request.json())["amount"]
+    key = request.headers["idempotency-key"].strip('"')
+    try:
+        await asyncio.sleep(random.random() * MOMENT)
+        until = time.monotonic() + current().remaining()
+        # The thread goes on whatever becomes of this task: it is waited for, so that the record says what the ledger does.
+        async with current().shield(4 * LEASE):
+            number = await asyncio.to_thread(LEDGER.pay, key, amount, until)
+        await asyncio.sleep(random.random() * MOMENT)
+    except asyncio.CancelledError:
+        happened(CANCELLED)
+        raise
+    return Response(answer_of(Entry(number, key, amount)), 201, media_type="application/json")
+
+
+def status(about: About) -> Verdict:
+    """Say what became of a payment whose outcome is unknown."""
+    entry = LEDGER.find(about.key)
+    happened(FOUND_UNDONE if entry is None else FOUND_DONE)
+    if entry is None:
+        return "not_done"
+    return StoredAnswer(201, ((b"content-type", b"application/json"),), answer_of(entry))
+
+
+async def ready(_: Request) -> Response:
+    """Say that this process serves."""
+    return JSONResponse({"process": os.getpid()})
+
+
+def end_with_parent() -> None:
+    """End this process when the one that has started it is gone."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def application() -> ResilienceMiddleware:
+    """Return the service: admission first, then idempotency, then the handler."""
+    routes = Starlette(routes=[Route("/payments", pay, methods=["POST"]), Route("/ready", ready)])
+    policy = IdempotencyPolicy(
+        caller="x-client",
+        use="required",
+        lease=LEASE,
+        store_timeout=LEASE / 3,
+        on_unknown=status if FORM == "ask" else "refuse",
+    )
+    # A deadline well before the lease is over: an attempt that lost its lease must not write any more.
+    limits = ServerPolicy(limit=64, deadline_default=LEASE / 2)
+    return ResilienceMiddleware(
+        IdempotencyMiddleware(routes, policy, store=opened(os.environ["TORTURE_STORE"])), limits
+    )
+
+
+if "TORTURE_WATCH" in os.environ:
+    end_with_parent()
+app = application()
