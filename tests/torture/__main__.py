@@ -21,7 +21,7 @@ from tests.torture.places import PLACES
 from tests.torture.report import Progress, table
 from tests.torture.run import Plan, Result, run
 
-FORMS: Final = {"sqlite": ("ask", "refuse")}
+FORMS: Final = {"sqlite": ("ask", "refuse"), "postgres": ("ask", "refuse"), "redis": ("ask", "refuse")}
 
 
 def torture(store: str, plan: Plan) -> Result:

@@ -26,7 +26,7 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.asgi.idempotency import IdempotencyMiddleware
 from resilient_mw.idempotency import About, IdempotencyPolicy, StoredAnswer, Verdict
 from tests.torture.ledger import Entry, SQLiteLedger
-from tests.torture.places import opened
+from tests.torture.opened import opened
 
 FORM: Final = os.environ["TORTURE_FORM"]
 LEASE: Final = float(os.environ["TORTURE_LEASE"])

@@ -1,29 +1,18 @@
-"""The stores under torture: how a server process opens one, and how it is stopped and started."""
+"""Where the stores under torture are, and how they are stopped and started."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, Protocol
 
-from resilient_mw.idempotency import AsyncIdempotencyStore, IdempotencyStore
 from resilient_mw.stores.sqlite import SQLiteIdempotencyStore
-
-
-def opened(place: str) -> IdempotencyStore | AsyncIdempotencyStore:
-    """Open the store at a place, in a server process.
-
-    Args:
-        place: its name, a blank, and where it is.
-    """
-    kind, _, where = place.partition(" ")
-    if kind == "sqlite":
-        # What outlives the death of a process: nobody pulls the plug here.
-        return SQLiteIdempotencyStore(where, durable=False)
-    raise ValueError(f"there is no store {place!r}")
+from resilient_mw_integrations.postgres import PostgresIdempotencyStore
+from tests.integrations.redis_server import SERVER, RedisServer
+from tests.runtime.postgres_server import PostgresServer, find_binaries, serving
 
 
 class Place(Protocol):
@@ -77,4 +66,82 @@ class SQLitePlace:
         """As of `Place`: nothing runs."""
 
 
-PLACES: Final[dict[str, Callable[[Path], Place]]] = {"sqlite": SQLitePlace}
+class PostgresPlace:
+    """A server, which is stopped as a crash would."""
+
+    name = "postgres"
+
+    def __init__(self, _: Path) -> None:
+        self._stack = ExitStack()
+        self._server: PostgresServer | None = None
+
+    @property
+    def where(self) -> str:
+        """As of `Place`."""
+        return self._running().dsn
+
+    def start(self) -> None:
+        """As of `Place`."""
+        binaries = find_binaries()
+        if binaries is None:
+            raise RuntimeError("there is no PostgreSQL (initdb, pg_ctl) on this machine")
+        self._server = self._stack.enter_context(serving(binaries))
+        store = PostgresIdempotencyStore(self.where)
+        try:
+            store.create()
+        finally:
+            store.close()
+
+    def interrupt(self, seconds: float) -> None:
+        """As of `Place`."""
+        server = self._running()
+        server.stop()
+        time.sleep(seconds)
+        server.start()
+
+    def close(self) -> None:
+        """As of `Place`."""
+        self._stack.close()
+
+    def _running(self) -> PostgresServer:
+        if self._server is None:
+            raise RuntimeError("the server was not started")
+        return self._server
+
+
+class RedisPlace:
+    """A server with an append-only file, which is killed."""
+
+    name = "redis"
+
+    def __init__(self, folder: Path) -> None:
+        if SERVER is None:
+            raise RuntimeError("there is no redis-server or valkey-server on this machine")
+        # What is not in the file when Redis answers is lost with it, and its keys run again.
+        self._server = RedisServer(folder, "--appendonly", "yes", "--appendfsync", "always")
+
+    @property
+    def where(self) -> str:
+        """As of `Place`."""
+        return self._server.url
+
+    def start(self) -> None:
+        """As of `Place`."""
+        self._server.start()
+
+    def interrupt(self, seconds: float) -> None:
+        """As of `Place`."""
+        self._server.kill()
+        time.sleep(seconds)
+        self._server.start()
+
+    def close(self) -> None:
+        """As of `Place`."""
+        self._server.kill()
+
+
+PLACES: Final[dict[str, Callable[[Path], Place]]] = {
+    "sqlite": SQLitePlace,
+    "postgres": PostgresPlace,
+    "redis": RedisPlace,
+}
