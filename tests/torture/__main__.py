@@ -21,7 +21,11 @@ from tests.torture.places import PLACES
 from tests.torture.report import Progress, table
 from tests.torture.run import Plan, Result, run
 
-FORMS: Final = {"sqlite": ("ask", "refuse"), "postgres": ("ask", "refuse"), "redis": ("ask", "refuse")}
+FORMS: Final = {
+    "sqlite": ("sqlalchemy", "ask", "refuse"),
+    "postgres": ("sqlalchemy", "psycopg", "ask", "refuse"),
+    "redis": ("ask", "refuse"),
+}
 
 
 def torture(store: str, plan: Plan) -> Result:
@@ -53,7 +57,8 @@ def main() -> int:
         "--form",
         action="append",
         choices=sorted({form for forms in FORMS.values() for form in forms}),
-        help="who settles what is unknown: ask (the status function), refuse (nobody); may be repeated; default: all",
+        help="sqlalchemy and psycopg: key and payment in one transaction; ask: the middleware keeps keys, and a status function "
+        "settles what is unknown; refuse: nobody does; may be repeated; default: all",
     )
     parser.add_argument(
         "--payments", type=int, default=10_000, help="for each store and form (default 10,000)"

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    import psycopg
 
 TABLE: Final = "CREATE TABLE IF NOT EXISTS payments (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, amount INTEGER NOT NULL)"
 INDEX: Final = "CREATE INDEX IF NOT EXISTS payments_by_key ON payments (key)"
@@ -25,6 +28,18 @@ class Entry:
     id: int
     key: str
     amount: int
+
+
+class Ledger(Protocol):
+    """A ledger, as it is seen from outside."""
+
+    def create(self) -> None:
+        """Make its table."""
+        ...
+
+    def entries(self) -> Sequence[Entry]:
+        """Return all payments."""
+        ...
 
 
 class TooLate(Exception):
@@ -84,3 +99,31 @@ class SQLiteLedger:
         # A process that is killed takes nothing with it that the operating system has.
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
+
+
+class PostgresLedger:
+    """A ledger in a PostgreSQL database.
+
+    Args:
+        where: a DSN.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def create(self) -> None:
+        """As of `Ledger`."""
+        with self._connect() as connection:
+            connection.execute(
+                "CREATE TABLE payments (id bigserial PRIMARY KEY, key text NOT NULL, amount int NOT NULL)"
+            )
+
+    def entries(self) -> Sequence[Entry]:
+        """As of `Ledger`."""
+        with self._connect() as connection:
+            return [Entry(*row) for row in connection.execute("SELECT id, key, amount FROM payments")]
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        import psycopg
+
+        return psycopg.connect(self._where)

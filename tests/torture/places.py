@@ -13,6 +13,7 @@ from resilient_mw.stores.sqlite import SQLiteIdempotencyStore
 from resilient_mw_integrations.postgres import PostgresIdempotencyStore
 from tests.integrations.redis_server import SERVER, RedisServer
 from tests.runtime.postgres_server import PostgresServer, find_binaries, serving
+from tests.torture.ledger import Ledger, PostgresLedger, SQLiteLedger
 
 
 class Place(Protocol):
@@ -27,6 +28,14 @@ class Place(Protocol):
 
     def start(self) -> None:
         """Have it there."""
+        ...
+
+    def ledger(self) -> Ledger:
+        """Return a ledger in the same database, once it is there.
+
+        Raises:
+            ValueError: there is none.
+        """
         ...
 
     def interrupt(self, seconds: float) -> None:
@@ -54,6 +63,10 @@ class SQLitePlace:
     def start(self) -> None:
         """As of `Place`."""
         SQLiteIdempotencyStore(self._path).create()
+
+    def ledger(self) -> Ledger:
+        """As of `Place`."""
+        return SQLiteLedger(self._path)
 
     def interrupt(self, seconds: float) -> None:
         """As of `Place`."""
@@ -92,6 +105,10 @@ class PostgresPlace:
         finally:
             store.close()
 
+    def ledger(self) -> Ledger:
+        """As of `Place`."""
+        return PostgresLedger(self.where)
+
     def interrupt(self, seconds: float) -> None:
         """As of `Place`."""
         server = self._running()
@@ -128,6 +145,10 @@ class RedisPlace:
     def start(self) -> None:
         """As of `Place`."""
         self._server.start()
+
+    def ledger(self) -> Ledger:
+        """As of `Place`."""
+        raise ValueError("Redis has no transactions in which there is a ledger")
 
     def interrupt(self, seconds: float) -> None:
         """As of `Place`."""

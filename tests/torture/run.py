@@ -8,14 +8,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.torture.clients import Client, Payment, Tally, told_of
-from tests.torture.ledger import Entry, SQLiteLedger
+from tests.torture.ledger import Entry, Ledger, SQLiteLedger
 from tests.torture.places import Place
 from tests.torture.services import Service
+from tests.torture.transactions import TRANSACTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Plan:
     """What a run is made of.
 
     Attributes:
-        form: `ask`, `refuse` or `transaction`: see `tests.torture.app`.
+        form: `ask`, `refuse`, `sqlalchemy` or `psycopg`: see `tests.torture.app`.
         payments: how many.
         kill_every: payments after which a server is killed.
         stops: how often the store is stopped.
@@ -83,7 +83,7 @@ class Run:
         show: called now and then, with the result as it is by then and how many payments are through.
     """
 
-    def __init__(self, place: Place, ledger: SQLiteLedger, plan: Plan, folder: Path, show: Show) -> None:
+    def __init__(self, place: Place, ledger: Ledger, plan: Plan, folder: Path, show: Show) -> None:
         self._place = place
         self._ledger = ledger
         self._plan = plan
@@ -212,11 +212,11 @@ class Run:
 
 async def run(place: Place, plan: Plan, folder: Path, show: Show) -> Result:
     """Start what a run needs, run it, and end everything."""
-    ledger = SQLiteLedger(folder / "ledger.sqlite")
-    ledger.create()
     try:
         await asyncio.to_thread(place.start)
+        elsewhere = SQLiteLedger(folder / "ledger.sqlite")
+        ledger = place.ledger() if plan.form in TRANSACTIONS else elsewhere
+        ledger.create()
         return await Run(place, ledger, plan, folder, show).run()
     finally:
-        with suppress(asyncio.CancelledError):
-            place.close()
+        place.close()
