@@ -105,8 +105,8 @@ FAULTS = (
     Fault(
         "idempotency_caller_in_clear",
         MACHINE,
-        'about=about if self._policy.show_caller else replace(about, caller=""),',
-        "about=about,",
+        'shown = caller if self._policy.show_caller else ""',
+        "shown = caller",
         (f"{DECISIONS}::TestArrival::test_the_claim",),
     ),
     Fault(
@@ -147,8 +147,8 @@ FAULTS = (
     Fault(
         "idempotency_parts_run_together",
         SCOPE,
-        '        hashed.update(b"%d:" % len(data))\n',
-        "",
+        '[f"{len(part)}:{part}" for part in parts]',
+        "parts",
         (f"{VALUES}::TestScope::test_the_cut_between_parts_counts",),
     ),
     Fault(

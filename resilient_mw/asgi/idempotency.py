@@ -78,6 +78,9 @@ class IdempotencyMiddleware:
             await self.app(scope, receive, send)
             return
         keys = desk.keys(head)
+        if not keys and not treatment.required:
+            await self.app(scope, receive, send)
+            return
         request = desk.request(head, treatment, route, current(), keyed=bool(keys))
         query = scope.get("query_string", b"").decode("latin-1")
         body = HashedBody(receive, desk.fingerprint(head, query, treatment))

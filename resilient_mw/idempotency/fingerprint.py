@@ -29,12 +29,11 @@ class Fingerprint:
         values: Values | None = None,
         canonical_json: int = 0,
     ) -> None:
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.sha256(_measured(target))
         self.size = 0
         self._room = canonical_json
         self._buffer: bytearray | None = bytearray() if canonical_json else None
-        self._add(target)
-        for name in sorted(headers):
+        for name in sorted(headers) if headers else ():
             lines = () if values is None else values(name)
             self._add(name)
             self._hash.update(b"%d;" % len(lines))
@@ -63,9 +62,12 @@ class Fingerprint:
         return whole.hexdigest()
 
     def _add(self, text: str) -> None:
-        data = text.encode("utf-8", "surrogatepass")
-        self._hash.update(b"%d:" % len(data))
-        self._hash.update(data)
+        self._hash.update(_measured(text))
+
+
+def _measured(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return b"%d:%b" % (len(data), data)
 
 
 def _canonical(body: bytes) -> bytes | None:

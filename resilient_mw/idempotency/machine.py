@@ -61,16 +61,20 @@ class IdempotentRequest:
         typical: seconds that the route's work usually takes; None: not known.
 
     Attributes:
-        claim: what the store knows this attempt by; None before there is a key.
+        claim: what the store knows this attempt by; None before the body was read.
         work: what runs, or is about to, under the record.
     """
 
     __slots__ = (
-        "_about",
+        "_caller",
         "_fence",
         "_found",
         "_gap",
+        "_key",
+        "_method",
         "_policy",
+        "_route",
+        "_token",
         "_treatment",
         "_typical",
         "_until",
@@ -93,27 +97,18 @@ class IdempotentRequest:
     ) -> None:
         self._policy = policy
         self._treatment = treatment
-        self._about = About(method=method, route=route, caller=caller or "")
+        self._method = method
+        self._route = route
+        self._caller = caller
+        self._token = token
         self._typical = typical
         self._until = min(deadline, now + policy.max_wait)
         self._gap = FIRST_LOOK
         self._found: Record | None = None
         self._fence: int | None = None
+        self._key = ""
         self.work: Work | None = None
-        self.claim: Claim | None = None if caller is None else self._claim(caller, token)
-
-    def _claim(self, caller: str, token: str) -> Claim:
-        treatment, about = self._treatment, self._about
-        return Claim(
-            record="",
-            token=token,
-            lease=treatment.lease,
-            keep=treatment.keep,
-            take_unknown=treatment.on_unknown != "refuse",
-            caller=caller_key(caller),
-            most=self._policy.max_records,
-            about=about if self._policy.show_caller else replace(about, caller=""),
-        )
+        self.claim: Claim | None = None
 
     @property
     def status_function(self) -> StatusFunction | None:
@@ -140,11 +135,9 @@ class IdempotentRequest:
         key = parse_idempotency_key(values, strict=self._policy.strict)
         if key is None:
             return (Refuse(Reason.IDEMPOTENCY_KEY_INVALID),)
-        if self.claim is None:
+        if self._caller is None:
             return (Refuse(Reason.IDEMPOTENCY_NO_CALLER),) if required else (Pass(),)
-        about = self._about = replace(self._about, key=key)
-        record = record_key(key, caller=about.caller, method=about.method, route=about.route)
-        self.claim = replace(self.claim, record=record, about=replace(self.claim.about, key=key))
+        self._key = key
         return (ReadBody(self._policy.buffer_request),)
 
     def body_read(self, fingerprint: str | None) -> Actions:
@@ -153,7 +146,20 @@ class IdempotentRequest:
         Returns:
             `Begin`; `HandOver` where the handler takes the key itself.
         """
-        self.claim = replace(self._held(), fingerprint=fingerprint)
+        treatment, method, route = self._treatment, self._method, self._route
+        key, caller = self._key, self._caller or ""
+        shown = caller if self._policy.show_caller else ""
+        self.claim = Claim(
+            record=record_key(key, caller=caller, method=method, route=route),
+            token=self._token,
+            fingerprint=fingerprint,
+            lease=treatment.lease,
+            keep=treatment.keep,
+            take_unknown=treatment.on_unknown != "refuse",
+            caller=caller_key(caller),
+            most=self._policy.max_records,
+            about=About(key=key, method=method, route=route, caller=shown),
+        )
         return (HandOver(self.claim),) if self._treatment.in_transaction else (Begin(self.claim),)
 
     def began(self, now: float, outcome: Outcome) -> Actions:
@@ -166,7 +172,7 @@ class IdempotentRequest:
             self._fence = outcome.fence
             self._begun(now + self._treatment.heartbeat, doubt=outcome.unknown)
             if outcome.unknown and callable(self._treatment.on_unknown):
-                return (AskStatus(self._about),)
+                return (AskStatus(replace(self._held().about, caller=self._caller or "")),)
             return self._run()
         if isinstance(outcome, Full):
             return (Refuse(Reason.IDEMPOTENCY_TOO_MANY, _whole(outcome.retry_after)),)

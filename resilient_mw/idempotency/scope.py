@@ -29,9 +29,8 @@ def caller_key(caller: str) -> str:
 
 def _digest(*parts: str) -> str:
     # Each part with its length before it: no two lists of parts are the same text.
-    hashed = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        hashed.update(b"%d:" % len(data))
-        hashed.update(data)
-    return hashed.hexdigest()
+    whole = "".join([f"{len(part)}:{part}" for part in parts])
+    if whole.isascii():  # nearly always, and then as many bytes as characters
+        return hashlib.sha256(whole.encode()).hexdigest()
+    encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+    return hashlib.sha256(b"".join([b"%d:%b" % (len(data), data) for data in encoded])).hexdigest()

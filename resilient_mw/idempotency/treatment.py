@@ -48,6 +48,7 @@ class Treatments:
         for route in policy.routes:
             self._index.add(route.path.removesuffix("/*"), route, below=route.path.endswith("/*"))
         self._known: dict[IdempotencyRule, Treatment] = {}
+        self._default = None if policy.use == "off" else self._filled(IdempotencyRule(use=policy.use))
 
     def of(self, method: str, path: str, mark: IdempotencyRule | None = None) -> Treatment | None:
         """Return how a request is treated; None: keys are not looked at.
@@ -59,15 +60,12 @@ class Treatments:
         """
         if method in READING:
             return None
-        rule = mark
-        if self._policy.routes:
-            for route in self._index.candidates(path):
-                if not route.methods or method in route.methods:
-                    rule = route.rule.over(mark)
-                    break
+        rule = self._said(method, path, mark) if self._policy.routes else mark
         if rule is None or rule.use is None:
             if method not in self._policy.methods:
                 return None
+            if rule is None:
+                return self._default
             rule = IdempotencyRule(use=self._policy.use).over(rule)
         if rule.use == "off":
             return None
@@ -78,6 +76,12 @@ class Treatments:
             return self._known[rule]
         except TypeError:  # a status function that cannot be hashed
             return self._filled(rule)
+
+    def _said(self, method: str, path: str, mark: IdempotencyRule | None) -> IdempotencyRule | None:
+        for route in self._index.candidates(path):
+            if not route.methods or method in route.methods:
+                return route.rule.over(mark)
+        return mark
 
     def _filled(self, rule: IdempotencyRule) -> Treatment:
         policy = self._policy

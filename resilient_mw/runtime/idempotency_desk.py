@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -129,7 +129,7 @@ class IdempotencyDesk:
             method=head.method,
             route=route,
             caller=self.policy.caller_of(head) if keyed else None,
-            token=uuid.uuid4().hex,
+            token=os.urandom(16).hex(),
             now=now,
             deadline=now + context.remaining(),
             typical=self.joins.typical(route),
