@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all check format bench bench-breaker bench-calls bench-wire bench-scaling torture prove clean
+.PHONY: help lab test test-all check format bench bench-breaker bench-calls bench-idempotency bench-wire bench-scaling torture prove clean
 
 help:
 	@echo "make lab      break a real service on purpose, with and without protection (report: lab-report.html)"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench    measure what the middleware costs"
 	@echo "make bench-breaker  measure what a circuit breaker costs beside its peers"
 	@echo "make bench-calls    measure what a call to a dependency costs"
+	@echo "make bench-idempotency  measure what an idempotency key costs beside its peers"
 	@echo "make bench-wire     what it costs a uvicorn server over the wire (Linux)"
 	@echo "make bench-scaling  whether that depends on waiters, routes and tenants (needs valgrind; some ten minutes)"
 	@echo "make torture  payments with idempotency keys while servers are killed and stores are stopped (minutes)"
@@ -62,6 +63,9 @@ bench-breaker: $(VENV)/.ready-test
 
 bench-calls: $(VENV)/.ready-test
 	$(BIN)/python benchmarks/calls.py $(ARGS)
+
+bench-idempotency: $(VENV)/.ready-test
+	$(BIN)/python benchmarks/idempotency.py $(ARGS)
 
 bench-wire: $(VENV)/.ready-test
 	$(BIN)/python benchmarks/wire.py $(ARGS)

@@ -37,6 +37,9 @@ def torture(store: str, plan: Plan) -> Result:
         result = asyncio.run(run(PLACES[store](folder), plan, folder, progress))
         good = not result.violations
         return result
+    except KeyboardInterrupt:
+        good = True
+        raise
     finally:
         progress.end()
         if good:
@@ -87,4 +90,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -165,13 +165,13 @@ class Run:
         plan = self._plan
         for number in range(plan.stops):
             await self._through(int(plan.payments * (number + 0.5) / plan.stops))
+            self._result.stops += 1
             interrupted = asyncio.create_task(asyncio.to_thread(self._place.interrupt, plan.away))
             try:
                 await asyncio.shield(interrupted)
             except asyncio.CancelledError:
                 await interrupted  # else it would be started after it was closed
                 raise
-            self._result.stops += 1
         await asyncio.Event().wait()
 
     async def _progress(self) -> None:

@@ -50,9 +50,14 @@ class Service:
         async with asyncio.timeout(within):
             while True:
                 if self._process is None or self._process.poll() is not None:
-                    raise RuntimeError(
-                        f"a server has ended by itself:\n{self.log.read_text(errors='replace')[-4000:]}"
-                    )
+                    wrote = self.log.read_text(errors="replace")[-4000:]
+                    if "address already in use" not in wrote:
+                        raise RuntimeError(f"a server has ended by itself:\n{wrote}")
+                    # While it was away, somebody's connection was given its port to call from.
+                    self.log.write_text("")
+                    self.kill()
+                    await asyncio.sleep(0.2)
+                    self.start()
                 with suppress(OSError):
                     _, writer = await asyncio.open_connection("127.0.0.1", self.port)
                     writer.close()
