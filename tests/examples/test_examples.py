@@ -71,7 +71,9 @@ async def test_an_example_serves_refuses_and_ends_on_time(service: int) -> None:
 def test_every_example_is_run() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == [
         "chain.py",
+        "idempotency.py",
         "jobs.py",
+        "paid_once.py",
         *SERVICES,
         "six_calls.py",
     ]
