@@ -105,6 +105,9 @@ class Child:
         if self.process.stdin is not None:
             self.process.stdin.close()
         await self.process.wait()
+        with contextlib.suppress(TimeoutError):  # a process that it left behind may hold the other end
+            async with asyncio.timeout(1.0):
+                await self._output.read()  # to its end: then the pipe is closed
         self._errors.close()
 
 

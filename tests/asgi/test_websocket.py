@@ -821,7 +821,7 @@ def test_no_connection_is_kept_alive_by_its_end() -> None:
         await socket.end()
         await asyncio.sleep(0)
         gc.collect()
-        return sum(isinstance(each, Connection) for each in gc.get_objects())
+        return sum(type(each) is Connection for each in gc.get_objects())
 
     with asyncio.Runner() as runner:
         assert runner.run(play()) == 0

@@ -8,7 +8,7 @@ from weakref import WeakSet
 import pytest
 
 from resilient_mw.asgi import pages
-from resilient_mw.core import marks
+from resilient_mw.core import marks, ports
 from resilient_mw.runtime import protection
 from tests.integrations.httpx_wires import wire
 
@@ -22,6 +22,13 @@ def own_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks are global: those of one test must not be unreached ones of another."""
     monkeypatch.setattr(marks, "_marked", [])
     monkeypatch.setattr(protection, "_waiting_for_start", WeakSet())
+
+
+@pytest.fixture
+def own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has jobs or keys is seen by all exporters of a process: those of other tests must not be seen here."""
+    monkeypatch.setattr(ports, "_jobs", WeakSet())
+    monkeypatch.setattr(ports, "_idempotency", WeakSet())
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,8 @@ from resilient_mw.core.tenant_figures import QuotaSnapshot, TenantSnapshot
 from resilient_mw.runtime.guard import Guard, guard_of
 from resilient_mw_integrations.prometheus import Figures, ResilienceCollector, install
 
+pytestmark = pytest.mark.usefixtures("own_figures")
+
 ROUTE = {"app", "route", "priority"}
 FINAL = {
     "resilient_mw_requests_arrived_total": ROUTE,

@@ -11,6 +11,8 @@ from resilient_mw.core import ports
 from resilient_mw.core.idempotency_snapshot import IdempotencySnapshot, TransitionSnapshot
 from resilient_mw_integrations.prometheus import install
 
+pytestmark = pytest.mark.usefixtures("own_figures")
+
 
 class Source:
     def __init__(self, waiting: int) -> None:

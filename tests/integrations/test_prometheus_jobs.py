@@ -13,6 +13,8 @@ from resilient_mw.core.job_store import StoreCounts
 from resilient_mw.core.jobs_snapshot import JobClassSnapshot, JobsSnapshot
 from resilient_mw_integrations.prometheus import install
 
+pytestmark = pytest.mark.usefixtures("own_figures")
+
 
 class Fixed:
     """A source that always tells the same."""
