@@ -50,13 +50,18 @@ async def drive(app: Any, scope: dict[str, Any]) -> Answer:
     connect = "websocket.connect" if scope["type"] == "websocket" else "http.request"
     asked: list[dict[str, Any]] = [{"type": connect, "body": b"", "more_body": False}]
 
+    over = asyncio.Event()
+
     async def receive() -> dict[str, Any]:
-        if not asked:
-            await asyncio.Event().wait()
-        return asked.pop()
+        if asked:
+            return asked.pop()
+        await over.wait()  # then the caller leaves: Quart waits for it
+        return {"type": connect.partition(".")[0] + ".disconnect", "code": 1000}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            over.set()
 
     await app(scope, receive, send)
     status = {"websocket.accept": 101, "websocket.close": 403}.get(sent[0]["type"]) or sent[0]["status"]
