@@ -20,7 +20,10 @@ NOTES = Path(os.environ.get("CELERY_TEST_NOTES", os.devnull))
 
 app = Celery("tests.integrations.celery_app", broker=URL, backend=os.environ.get("CELERY_TEST_BACKEND"))
 app.conf.update(
-    broker_transport_options={"visibility_timeout": int(os.environ.get("CELERY_TEST_VISIBILITY", "300"))},
+    broker_transport_options={
+        "visibility_timeout": int(os.environ.get("CELERY_TEST_VISIBILITY", "300")),
+        "unacked_mutex_expire": 2,  # a worker that is killed while it looks for lost tasks holds it
+    },
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
     worker_enable_remote_control=False,
