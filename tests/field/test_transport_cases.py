@@ -313,8 +313,8 @@ def test_b64_two_seconds_of_calls_torn_at_random_points_leave_every_connection_u
                 assert [response.status_code for response in await asyncio.gather(*calls)] == [200] * 10
 
         wire.run(scenario())
-        assert torn > 10
-        assert done > 20
+        assert torn > 50
+        assert done > 100
         assert len(wire.pool().connections) <= 10
         assert all(connection.is_idle() for connection in wire.pool().connections)
         nothing_held(dependency)
