@@ -485,6 +485,20 @@ async def test_b25_async_who_is_cancelled_in_a_view_has_left(mine: ServerPolicy)
     assert outcomes(mine) == {"client_disconnect": 1}
 
 
+async def test_async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives(mine: ServerPolicy) -> None:
+    kept: list[Any] = []  # as a traceback does
+
+    async def answer(request: Any) -> Any:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(15)
+        kept.append(HttpResponse("late"))
+        return kept[0]
+
+    assert (await guarded(answer)(aget(**{"X-Request-Timeout-Ms": "100"}))).status_code == 504
+    assert len(kept) == 1
+    await until(lambda: slots_taken(mine) == 0)
+
+
 async def test_async_a_cancellation_of_the_views_own_is_an_error(mine: ServerPolicy) -> None:
     async def answer(request: Any) -> Any:
         raise asyncio.CancelledError

@@ -116,7 +116,11 @@ class ResilienceMiddleware(MiddlewareMixin):  # type: ignore[misc]  # Django shi
             else:
                 passage.body += message.get("body", b"")
 
-        await self._shell()({**scope, KEY: passage}, _nothing_comes, send)
+        try:
+            await self._shell()({**scope, KEY: passage}, _nothing_comes, send)
+        except BaseException:
+            passage.drop()
+            raise
         return passage.answer()
 
     def process_exception(self, request: Any, exception: Exception) -> Any:  # noqa: ARG002  Django's signature
@@ -186,11 +190,10 @@ class AsyncChain(DjangoApplication):
             raise
         if isinstance(exchange, HttpExchange):
             stream = exchange.entry.stream
-            let_go = None
             if stream is None or stream.slot != HEAD:
-                let_go = hold_until_closed(exchange, response)
+                passage.let_go = hold_until_closed(exchange, response)
             if response.streaming and (stream is None or stream.covers == BODY):
-                within_deadline(response, exchange.remaining(), let_go)
+                within_deadline(response, exchange.remaining(), passage.let_go)
         lines = [(name.encode("ascii"), value.encode("latin-1")) for name, value in lines_of(response)]
         await send({"type": "http.response.start", "status": response.status_code, "headers": [OURS, *lines]})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

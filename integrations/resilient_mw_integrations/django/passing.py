@@ -24,9 +24,10 @@ class Passage:
         headers: of that answer.
         body: of that answer, where it is not the project's.
         passed: whether that answer is the project's.
+        let_go: gives back the slot that waits for the project's answer to be closed, if one does.
     """
 
-    __slots__ = ("body", "headers", "passed", "request", "response", "status")
+    __slots__ = ("body", "headers", "let_go", "passed", "request", "response", "status")
 
     def __init__(self, request: Any) -> None:
         self.request: Any = request
@@ -35,18 +36,26 @@ class Passage:
         self.headers: Lines = ()
         self.body = b""
         self.passed = False
+        self.let_go: Callable[[], object] | None = None
 
     def answer(self) -> Any:
         """Return the response for Django: the project's, with what the shell has added to it, or the shell's own."""
+        if not self.passed:
+            self.drop()
+            return own_answer(self.status, self.headers, self.body)
         response, self.response = self.response, None  # the shell knows this object to the end of the request
-        if self.passed:
-            for name, value in self.headers:
-                if response.get(name) != value:
-                    response[name] = value
-            return response
+        for name, value in self.headers:
+            if response.get(name) != value:
+                response[name] = value
+        return response
+
+    def drop(self) -> None:
+        """Give back what the project's answer holds, if it has one that nobody gets."""
+        response, self.response = self.response, None
+        if self.let_go is not None:
+            self.let_go()  # not left to the garbage collector: a traceback may keep the response alive for long
         for close in getattr(response, "_resource_closers", ()):
-            close()  # files and generators of an answer that nobody gets; response.close() would end the request
-        return own_answer(self.status, self.headers, self.body)
+            close()  # files and generators; response.close() would end the request
 
 
 def own_answer(status: int, headers: Lines, body: bytes) -> Any:
