@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gc
 import signal
 import threading
+
+import pytest
 
 from resilient_mw.core import marks
 
@@ -14,3 +17,11 @@ if threading.current_thread() is threading.main_thread():
 def pytest_collection_finish() -> None:
     """Forget what test modules marked while they were imported: one process imports them all, and serves few of them."""
     marks._marked.clear()
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave what a finished module has made out of later collections: after some thousand tests each would stop time for long."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()

@@ -126,15 +126,15 @@ async def test_5_priority_keeps_its_reserve_and_starves_nobody(serving: Serve) -
 
 async def test_6_expired_work_never_reaches_the_resource(serving: Serve) -> None:
     with serving(limit=1, queue=30, wait_share=1.0, max_wait=5.0) as service:
-        blocker = asyncio.create_task(ask(service.port, "/work?seconds=0.8"))
+        blocker = asyncio.create_task(ask(service.port, "/work?seconds=2.5"))
         await asyncio.sleep(0.2)
         hurried = [asyncio.create_task(ask(service.port, "/work", budget_ms=200)) for _ in range(10)]
-        patient = asyncio.create_task(ask(service.port, "/work", budget_ms=5000))
+        patient = asyncio.create_task(ask(service.port, "/work", budget_ms=10_000))
         answers = await asyncio.gather(*hurried)
         assert (await blocker).status == (await patient).status == 200
         assert service.used == 2
     assert {(answer.status, answer.reason) for answer in answers} == {(504, "expired_in_queue")}
-    assert max(answer.seconds for answer in answers) < 0.5  # on time, not when the blocker ended
+    assert max(answer.seconds for answer in answers) < 1.5  # on time, not when the blocker ended
 
 
 async def test_7_recovery_is_quick_after_the_load_falls(serving: Serve) -> None:
