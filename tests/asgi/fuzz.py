@@ -96,7 +96,9 @@ def live_objects() -> Counter[str]:
     return Counter(
         kind.__name__
         for kind in kinds
-        if str(kind.__module__).startswith(("resilient_mw", "tests.asgi"))  # a property, in some class of others
+        if str(kind.__module__).startswith(
+            ("resilient_mw", "tests.asgi")
+        )  # a property, in some class of others
     )
 
 

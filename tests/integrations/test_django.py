@@ -485,7 +485,9 @@ async def test_b25_async_who_is_cancelled_in_a_view_has_left(mine: ServerPolicy)
     assert outcomes(mine) == {"client_disconnect": 1}
 
 
-async def test_async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives(mine: ServerPolicy) -> None:
+async def test_async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives(
+    mine: ServerPolicy,
+) -> None:
     kept: list[Any] = []  # as a traceback does
 
     async def answer(request: Any) -> Any:
