@@ -93,13 +93,9 @@ def live_objects() -> Counter[str]:
     """Count the objects of ours that are alive, by type."""
     gc.collect()
     kinds = (type(each) for each in gc.get_objects())
-    return Counter(
-        kind.__name__
-        for kind in kinds
-        if str(kind.__module__).startswith(
-            ("resilient_mw", "tests.asgi")
-        )  # a property, in some class of others
-    )
+    ours = ("resilient_mw", "tests.asgi")
+    # In some class of others it is a property, hence the `str`.
+    return Counter(kind.__name__ for kind in kinds if str(kind.__module__).startswith(ours))
 
 
 def run(first: int, count: int, say: Callable[[str], Any] = lambda _: None) -> Counter[str]:

@@ -131,9 +131,8 @@ def test_b91_labels_are_bounded(framework: str) -> None:
     assert refused <= own
     assert {"unmatched", "/v1/orders"} <= refused & admitted  # shed requests carry the label of the others
     assert guard.snapshot().guard_errors == 0
-    own_share = sum(f'app="{name}"' in line for line in lines) / len(
-        lines
-    )  # others of this process are scraped too
+    # Others of this process are scraped too.
+    own_share = sum(f'app="{name}"' in line for line in lines) / len(lines)
     seconds = []
     for _ in range(5):
         begin = time.thread_time()
