@@ -9,6 +9,7 @@ RULES = "integrations/resilient_mw_integrations/_werkzeug_rules.py"
 FLASK = "tests/integrations/test_flask_extension.py::"
 QUART = "tests/integrations/test_quart_extension.py::"
 FLASK_PAGES = "integrations/resilient_mw_integrations/flask/pages.py"
+WERKZEUG_PAGES = "integrations/resilient_mw_integrations/_werkzeug_pages.py"
 QUART_PAGES = "integrations/resilient_mw_integrations/quart/pages.py"
 QUART_ROUTES = "integrations/resilient_mw_integrations/quart/routes.py"
 
@@ -57,7 +58,7 @@ FAULTS = (
     ),
     Fault(
         "flask_page_sets_cookies",
-        FLASK_PAGES,
+        WERKZEUG_PAGES,
         ' if name.lower() != "set-cookie"',
         "",
         (f"{FLASK}test_the_error_handlers_of_the_application_draw_its_refusals",),

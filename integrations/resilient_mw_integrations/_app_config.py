@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar, Unpack
 
 from resilient_mw.admission.config import ServerPolicy
+from resilient_mw.admission.overrides import PolicyOverrides
 from resilient_mw.admission.plain import from_plain, with_given
 from resilient_mw.core.pages import PageFunction
 from resilient_mw.idempotency.policy import IdempotencyPolicy
@@ -14,42 +16,79 @@ from resilient_mw.runtime.configuration import load_policy, note_sources
 NAME = "resilience"
 """The name of the extension in `app.extensions`, where its middleware is."""
 PREFIX = "RESILIENCE_"
+AppT = TypeVar("AppT")
+StoreT = TypeVar("StoreT")
 
 
-class Extension:
+class Extension(ABC, Generic[AppT, StoreT]):
     """What both extensions have in common.
 
-    Args:
-        policy: what the code says; None: it says nothing.
-        pages: makes what draws the refusals of one application; None: nothing does.
-        overrides: fields that nothing outside the code changes.
+    Attributes:
         keys: the policy of idempotency keys; None: they are not looked at.
         store: where their records are.
-
-    Attributes:
-        keys, store: as given.
-
-    Raises:
-        ValueError: two things would draw the same pages, or there are keys without a store.
     """
 
     def __init__(
         self,
-        policy: ServerPolicy | None,
-        pages: Callable[[Any], PageFunction] | None,
-        overrides: Mapping[str, Any],
-        keys: IdempotencyPolicy | None = None,
-        store: Any = None,
+        app: AppT | None = None,
+        policy: ServerPolicy | None = None,
+        *,
+        error_pages: bool = False,
+        idempotency: IdempotencyPolicy | None = None,
+        store: StoreT | None = None,
+        **overrides: Unpack[PolicyOverrides],
     ) -> None:
-        require_both(keys, store)
-        self.keys = keys
-        self.store = store
-        if pages is not None and overrides.get("refusal_page") is not None:
+        """Take what applications are protected by.
+
+        Args:
+            app: the application; None: call `init_app`.
+            policy: the policy. None: one is loaded from `app.config`, a file and the environment, in this order.
+            error_pages: whether refusals and 504s are drawn by the application's own error handlers, those of 503, 504, 429 and
+                so on, where it has them.
+            idempotency: the policy of idempotency keys; None: they are not looked at.
+            store: where their records are.
+            **overrides: fields of `ServerPolicy` that nothing outside the code changes.
+
+        Raises:
+            TypeError: an override names no field of the policy.
+            ValueError: a value is not allowed; the text names its source, the field and the range. Or two things would draw the
+                same pages, or there are keys without a store.
+        """
+        require_both(idempotency, store)
+        if error_pages and overrides.get("refusal_page") is not None:
             raise ValueError("error_pages=True is not allowed beside refusal_page: both draw the same pages")
+        self.keys = idempotency
+        self.store = store
         self._policy = policy
-        self._pages = pages
-        self._overrides = {**overrides}
+        self._error_pages = error_pages
+        self._overrides: dict[str, Any] = {**overrides}
         self._shared: ServerPolicy | None = None
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: AppT) -> None:
+        """Protect an application.
+
+        Call it after other middlewares have been put around the application, so that this one is the outermost.
+
+        One object may protect several applications. They share one limit and one queue if they are given a policy and neither
+        their configuration nor `error_pages` makes a difference; else each has its own.
+
+        Raises:
+            RuntimeError: it is protected already.
+            ValueError: its configuration is not allowed.
+        """
+        policy, overrides = self._values_for(app)
+        self._put_around(app, policy, overrides)
+        self._note_shared(app)
+
+    @abstractmethod
+    def _put_around(self, app: AppT, policy: ServerPolicy, overrides: dict[str, Any]) -> None:
+        """Put the middlewares around an application, and keep the outer one in its `extensions`."""
+
+    @abstractmethod
+    def _pages_of(self, app: AppT) -> PageFunction:
+        """Return what draws the refusals of an application by its error handlers."""
 
     def policy_of(self, app: Any) -> ServerPolicy:
         """Return the policy in force for an application: to drain it, to reload it, for its snapshot.
@@ -60,7 +99,7 @@ class Extension:
         policy: ServerPolicy = app.extensions[NAME].protection.policy
         return policy
 
-    def values_for(self, app: Any) -> tuple[ServerPolicy, dict[str, Any]]:
+    def _values_for(self, app: Any) -> tuple[ServerPolicy, dict[str, Any]]:
         """Return policy and keywords for the middleware of one application.
 
         Raises:
@@ -71,16 +110,16 @@ class Extension:
             raise RuntimeError(
                 f"the application {app.name!r} is protected already: call init_app once for it"
             )
-        if self._pages is not None:
-            return policy_for(app.config, self._policy), {**self._overrides, "refusal_page": self._pages(app)}
         policy = policy_for(app.config, self._policy)
+        if self._error_pages:
+            return policy, {**self._overrides, "refusal_page": self._pages_of(app)}
         if policy is self._policy and self._shared is not None:
             return self._shared, {}
         return policy, self._overrides
 
-    def protects(self, app: Any) -> None:
+    def _note_shared(self, app: Any) -> None:
         """Note that the middleware of an application is made: others may share its limit and its queue."""
-        if self._policy is not None and self._pages is None and not _said(app.config):
+        if self._policy is not None and not self._error_pages and not _said(app.config):
             self._shared = self.policy_of(app)
 
 

@@ -105,6 +105,7 @@ FAMILIES = {
     "_urllib3_bodies": {"urllib3"},
     "_urllib3_calls": {"urllib3"},
     "_urllib3_wire": {"urllib3"},
+    "_werkzeug_pages": {"werkzeug"},
     "_werkzeug_rules": {"werkzeug"},
 }
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 from flask import Flask, Response
 
 from resilient_mw.admission.config import ServerPolicy
-from resilient_mw.admission.overrides import PolicyOverrides
 from resilient_mw.core.errors import IdempotencyRefused
+from resilient_mw.core.pages import PageFunction
 from resilient_mw.core.problem import refusal_answer
-from resilient_mw.idempotency.policy import IdempotencyPolicy
 from resilient_mw.idempotency.protocol import IdempotencyStore
 from resilient_mw.wsgi import ResilienceMiddleware
 from resilient_mw.wsgi.idempotency import IdempotencyMiddleware
@@ -19,56 +18,21 @@ from resilient_mw_integrations.flask.listing import command
 from resilient_mw_integrations.flask.pages import ErrorPages
 
 
-class Resilience(Extension):
+class Resilience(Extension[Flask, IdempotencyStore]):
     """Protects Flask applications: `Resilience(app)`, or `init_app` for applications that a factory makes.
 
-    One object may protect several applications. They share one limit and one queue if they are given a policy and neither their
-    configuration nor `error_pages` makes a difference; else each has its own.
-
     Make it after other middlewares of the application (`app.wsgi_app = ...`), so that it is the outermost.
-
-    Args:
-        app: the application; None: call `init_app`.
-        policy: the policy. None: one is loaded from `app.config`, a file and the environment, in this order.
-        error_pages: whether refusals and 504s are drawn by the application's own error handlers, those of 503, 504, 429 and so on,
-            where it has them.
-        idempotency: the policy of idempotency keys; None: they are not looked at.
-        store: where their records are.
-        **overrides: fields of `ServerPolicy` that nothing outside the code changes.
-
-    Raises:
-        TypeError: an override names no field of the policy.
-        ValueError: a value is not allowed; the text names its source, the field and the range.
     """
 
-    def __init__(
-        self,
-        app: Flask | None = None,
-        policy: ServerPolicy | None = None,
-        *,
-        error_pages: bool = False,
-        idempotency: IdempotencyPolicy | None = None,
-        store: IdempotencyStore | None = None,
-        **overrides: Unpack[PolicyOverrides],
-    ) -> None:
-        super().__init__(policy, ErrorPages if error_pages else None, overrides, idempotency, store)
-        if app is not None:
-            self.init_app(app)
-
-    def init_app(self, app: Flask) -> None:
-        """Protect an application.
-
-        Raises:
-            RuntimeError: it is protected already.
-            ValueError: its configuration is not allowed.
-        """
-        policy, overrides = self.values_for(app)
+    def _put_around(self, app: Flask, policy: ServerPolicy, overrides: dict[str, Any]) -> None:
         if self.keys is not None and self.store is not None:
             app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, self.keys, store=self.store)  # type: ignore[method-assign]
         app.wsgi_app = app.extensions[NAME] = ResilienceMiddleware(app.wsgi_app, policy, **overrides)  # type: ignore[method-assign]
         app.cli.add_command(command, NAME)
         app.register_error_handler(IdempotencyRefused, refused_answer)
-        self.protects(app)
+
+    def _pages_of(self, app: Flask) -> PageFunction:
+        return ErrorPages(app)
 
 
 def refused_answer(error: IdempotencyRefused) -> Response:

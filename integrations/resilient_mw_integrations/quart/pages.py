@@ -7,19 +7,15 @@ from typing import Any
 
 from quart import Quart
 from werkzeug.datastructures import Headers
-from werkzeug.exceptions import HTTPException, default_exceptions
+from werkzeug.exceptions import HTTPException
 
 from resilient_mw.core.pages import RefusalPage, RefusedRequest
+from resilient_mw_integrations._werkzeug_pages import error_of, page_of
 from resilient_mw_integrations.quart.routes import path_below
 
 
 class ErrorPages:
-    """Asks the error handlers of one application for the pages of refusals.
-
-    The handler gets Werkzeug's exception of the status (`ServiceUnavailable`, `GatewayTimeout`, ...), whose `description` says what
-    happened and whose `refused` is the `RefusedRequest`. It runs in a request context, so that it can render templates and make
-    URLs; but the session is empty and the body of the request is not there, since refusing must not work on them, and functions
-    that the application has registered to run before and after requests do not run.
+    """Asks the error handlers of one application for the pages of refusals. See `_werkzeug_pages`.
 
     Args:
         app: the application.
@@ -33,11 +29,9 @@ class ErrorPages:
     async def __call__(self, refused: RefusedRequest) -> RefusalPage | None:
         """Return the page of a refusal; None if the application has no handler for it."""
         app = self._app
-        kind = default_exceptions.get(refused.status)
-        if kind is None:
+        error = error_of(refused)
+        if error is None:
             return None
-        error: Any = kind(description=refused.title)
-        error.refused = refused  # for handlers that tell refusals from errors of their own
         scope: Any = refused.request
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         request = app.request_class(
@@ -60,9 +54,7 @@ class ErrorPages:
             if isinstance(answer, HTTPException):
                 return None
             response: Any = await app.make_response(answer)
-            fields = [(name, value) for name, value in response.headers if name.lower() != "set-cookie"]
-            body = await response.get_data(as_text=False)
-            return RefusalPage(body, response.content_type or "text/html", fields)
+            return page_of(response, await response.get_data(as_text=False))
 
 
 async def _no_push(path: str, headers: Headers) -> None:
