@@ -66,9 +66,9 @@ FAULTS = (
     ),
     Fault(
         "jobs_starved_store",
-        CONSUMERS,
-        "            if self._store_turn or not self._queue.queued:",
-        "            if not self._queue.queued:",
+        DURABLE,
+        "return self._store_turn or not self._queue.queued",
+        "return not self._queue.queued",
         (LOOP_TESTS + "test_the_store_is_not_starved_by_the_queue_in_memory",),
     ),
     Fault(

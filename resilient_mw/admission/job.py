@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import Any
+from typing import Any, TypedDict
 
 from resilient_mw.core.job_store import ClaimedJob
 from resilient_mw.core.rejection import Reason
@@ -22,6 +22,22 @@ class JobState(Enum):
     RUNNING = "running"
     ENDED = "ended"
     REFUSED = "refused"
+
+
+class JobTerms(TypedDict, total=False):
+    """On which terms a job is to be done.
+
+    Attributes:
+        priority: the name of its class; `normal` if nothing is said.
+        key: its idempotency key; None: a new one.
+        expires: seconds after which it is worthless, if it has not begun; its deadline ends there, too. None: never.
+        carry_budget: whether what is left of the caller's budget is such a bound; False if nothing is said.
+    """
+
+    priority: str
+    key: str | None
+    expires: float | None
+    carry_budget: bool
 
 
 class Job:

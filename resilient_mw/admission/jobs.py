@@ -140,16 +140,16 @@ class JobQueue:
         job.lease_until = min(now + self.policy.lease, job.expires_at)
         self.running[job] = None
 
-    def end(self, job: Job, outcome: str, ran: float | None = None) -> None:
+    def end(self, job: Job, outcome: str, ran: float = 0.0) -> None:
         """Note that a job at work has stopped, exactly once.
 
         Args:
             job: the job.
             outcome: `completed`, `error`, or a cancel reason.
-            ran: seconds that it took, if that says how long one takes.
+            ran: seconds that it took: if it was completed, this says how long one takes.
         """
         del self.running[job]
-        if ran is not None and ran > 0:
+        if outcome == "completed" and ran > 0:
             self._median.add(ran)
         self._end(job, outcome)
 

@@ -16,19 +16,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from resilient_mw.admission.job import Job, JobState
+from resilient_mw.admission.job import Job, JobState, JobTerms
 from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.core.errors import JobRefused
 from resilient_mw.runtime.job_context import RunningJob, current_job, idempotency_key
 from resilient_mw.runtime.jobs_consumers import Consumers
+from resilient_mw.runtime.jobs_owner import CLEAN_UP
 from resilient_mw.runtime.thread_work import call_in_loop
 
 __all__ = ["BoundedJobs", "Job", "JobRefused", "JobsPolicy", "RunningJob", "current_job", "idempotency_key"]
-
-CLEAN_UP = 2.0
-"""Seconds that jobs get for their clean-up when the queue is closed and they are cancelled."""
 
 
 class BoundedJobs(Consumers):
@@ -54,50 +52,31 @@ class BoundedJobs(Consumers):
     # -- what users call -----------------------------------------------------------------------------------------------
 
     async def put(
-        self,
-        work: Callable[..., Any] | str,
-        *args: Any,
-        priority: str = "normal",
-        key: str | None = None,
-        wait: float | None = None,
-        expires: float | None = None,
-        carry_budget: bool = False,
+        self, work: Callable[..., Any] | str, *args: Any, wait: float | None = None, **terms: Unpack[JobTerms]
     ) -> Job:
         """Have a job done, and wait for a place if there is none. When this returns, it is promised.
 
         Args:
             work, args: what to do: a function, or the name of a task, and what it is called with.
-            priority: the class of the job.
-            key: its idempotency key; None: a new one.
             wait: seconds to wait at most; None: the policy's. Never longer than what is left of the deadline of
                 `current()`.
-            expires: seconds after which the job is worthless, if it has not begun; its deadline ends there, too.
-            carry_budget: whether what is left of the caller's budget is such a bound.
+            **terms: `priority`, `key`, `expires` and `carry_budget`, see `JobTerms`.
 
         Raises:
             JobRefused: it is not promised.
             ValueError: something of it is not allowed.
         """
-        job = self._made(work, args, priority, key, expires, carry_budget)
+        job = self._made(work, args, **terms)
         await self._offer(job, self._wait(wait))
-        if job.state is JobState.REFUSED:
-            raise self._refused(job)
-        return job
+        return self._promised(job)
 
     def put_nowait(
-        self,
-        work: Callable[..., Any] | str,
-        *args: Any,
-        priority: str = "normal",
-        key: str | None = None,
-        expires: float | None = None,
-        carry_budget: bool = False,
-        hold: bool = False,
+        self, work: Callable[..., Any] | str, *args: Any, hold: bool = False, **terms: Unpack[JobTerms]
     ) -> Job:
         """Have a job done if there is a place for it now; from any thread, once the queue has been started.
 
         Args:
-            work, args, priority, key, expires, carry_budget: as of `put`.
+            work, args, **terms: as of `put`.
             hold: whether the job has its place and is not begun before `let_go(job)` (or `withdraw(job)`).
 
         Raises:
@@ -107,10 +86,9 @@ class BoundedJobs(Consumers):
         """
         if self._loop is None or self._loop.is_closed():
             self._bind()
-        job = self._made(work, args, priority, key, expires, carry_budget)
+        job = self._made(work, args, **terms)
         self._put(job, 0.0, hold=hold)
-        if job.state is JobState.REFUSED:
-            raise self._refused(job)
+        self._promised(job)
         self._pump_soon()
         return job
 
@@ -129,15 +107,7 @@ class BoundedJobs(Consumers):
         if self._loop is not None:
             call_in_loop(self._loop, self._pump)
 
-    async def put_durable(
-        self,
-        work: Callable[..., Any] | str,
-        *args: Any,
-        priority: str = "normal",
-        key: str | None = None,
-        expires: float | None = None,
-        carry_budget: bool = False,
-    ) -> Job:
+    async def put_durable(self, work: Callable[..., Any] | str, *args: Any, **terms: Unpack[JobTerms]) -> Job:
         """Have a job done that outlives this process: when this returns, it is in the store. Arguments as of `put`.
 
         It is delivered until it has succeeded, so perhaps more than once, always with the same key. A job that waits in
@@ -148,31 +118,22 @@ class BoundedJobs(Consumers):
             ValueError: there is no store, or the job cannot be written down: `task()` gives it a name.
         """
         self._bind()
-        job = self._made(work, args, priority, key, expires, carry_budget)
-        if not await self._in_thread(partial(self._stored, job)):
-            raise self._refused(job)
+        job = self._made(work, args, **terms)
+        await self._in_thread(partial(self._keep, job))
         self._look_at_store()
         return job
 
     async def put_or_defer(
-        self,
-        work: Callable[..., Any] | str,
-        *args: Any,
-        priority: str = "normal",
-        key: str | None = None,
-        wait: float | None = None,
-        expires: float | None = None,
-        carry_budget: bool = False,
+        self, work: Callable[..., Any] | str, *args: Any, wait: float | None = None, **terms: Unpack[JobTerms]
     ) -> Job:
         """Have a job done soon, or, where it would be refused, keep it in the store: then `job.deferred` is true.
 
         A route answers 202 to both. Arguments and errors as of `put` and `put_durable`.
         """
-        job = self._made(work, args, priority, key, expires, carry_budget)
+        job = self._made(work, args, **terms)
         await self._offer(job, self._wait(wait))
         if job.state is JobState.REFUSED:
-            if not await self._in_thread(partial(self._stored, job)):
-                raise self._refused(job)
+            await self._in_thread(partial(self._keep, job))
             self._look_at_store()
         return job
 

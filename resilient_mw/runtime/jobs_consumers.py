@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from resilient_mw.admission.job import Job, JobState
 from resilient_mw.admission.jobs import EXPIRED
 from resilient_mw.core.cancel import CancelReason
-from resilient_mw.runtime.context import CURRENT
-from resilient_mw.runtime.job_context import RUNNING_JOB, JobRecord, RunningJob
+from resilient_mw.runtime.job_context import JobRecord
 from resilient_mw.runtime.job_slots import Slot, slot_for_task
 from resilient_mw.runtime.jobs_durable import DurableJobs
-from resilient_mw.runtime.jobs_owner import LOGGER, wake
+from resilient_mw.runtime.jobs_owner import enter, log_error
 from resilient_mw.runtime.slot_waits import wake_task
 from resilient_mw.runtime.supervise import Supervisor
 
@@ -119,23 +118,17 @@ class Consumers(DurableJobs):
         self._pump()
 
     async def _next(self, *, from_store: bool) -> Job | None:
-        """Take the next job; while both have some, from the store in every second turn."""
+        """Take the next job."""
         if from_store:
-            self._store_turn = not self._store_turn
             job = None
-            if self._store_turn or not self._queue.queued:
+            if self._is_turn_of_store():
                 job = await self._in_thread(self._claimed)
                 self._store_ready = self._store_ready or job is not None
             else:
                 self._store_ready = True
             if job is not None:
-                with self._lock:
-                    self._queue.begin(self.clock.now(), job)
-                return job
-        with self._lock:
-            job, settled = self._queue.take(self.clock.now())
-        wake(settled)
-        return job
+                return self._begun(job)
+        return self._taken()
 
     async def _work(self, job: Job, slot: Slot | None) -> None:
         """Do a job, and have everything end once: when its work has stopped."""
@@ -145,8 +138,7 @@ class Consumers(DurableJobs):
         now = self.clock.now()
         guard = None if slot is None else slot.guard
         record = JobRecord(task, job.lease_until, now, self.clock, self._retries(job), guard)
-        RUNNING_JOB.set(RunningJob(id=job.id, key=job.key, task=job.task, attempt=job.attempt))
-        CURRENT.set(record)
+        enter(job, record)
         stopped: asyncio.Future[None] = self._loop.create_future()
         self._supervisor.enter(record)
         error: BaseException | None = None
@@ -179,7 +171,7 @@ class Consumers(DurableJobs):
         self, job: Job, slot: Slot | None, outcome: str, ran: float, error: BaseException | None
     ) -> None:
         if outcome == "error":
-            LOGGER.error("job %s (%s) failed", job.id, job.task or job.work, exc_info=error)
+            log_error(job, error)
         try:
             if job.claim is not None:
                 await self._in_thread(partial(self._settle, job, outcome, error))
@@ -187,7 +179,7 @@ class Consumers(DurableJobs):
             if slot is not None:
                 slot.end(outcome, ran)
             with self._lock:
-                self._queue.end(job, outcome, ran if outcome == "completed" else None)
+                self._queue.end(job, outcome, ran)
             self._pump()
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -38,6 +38,16 @@ class DurableJobs(JobsOwner):
             self._queue.kept(job)
         return True
 
+    def _keep(self, job: Job) -> None:
+        """Put a job into the store.
+
+        Raises:
+            JobRefused: there is no place for it.
+            ValueError: there is no store, or the job cannot be written down.
+        """
+        if not self._stored(job):
+            raise self._refused(job)
+
     def _written(self, job: Job) -> NewJob | None:
         """Write a job down; None: it cannot be."""
         if job.task is None:
@@ -51,6 +61,11 @@ class DurableJobs(JobsOwner):
             id=job.id, task=job.task, payload=payload, key=job.key, priority=job.priority,
             expires_at=None if left == inf else wall_clock() + left,
         )  # fmt: skip
+
+    def _is_turn_of_store(self) -> bool:
+        """Return whether a store that has a job gives the next one; while the queue in memory has some, in every second turn."""
+        self._store_turn = not self._store_turn
+        return self._store_turn or not self._queue.queued
 
     def _claimed(self) -> Job | None:
         """Claim a durable job; None: there is none, or the store does not answer."""

@@ -26,12 +26,15 @@ from resilient_mw.core.marks import Mark
 from resilient_mw.core.ports import Clock
 from resilient_mw.core.rejection import REFUSAL_RULES, Reason
 from resilient_mw.runtime.clocks import MONOTONIC, wall_clock
-from resilient_mw.runtime.context import current
+from resilient_mw.runtime.context import CURRENT, RequestContext, current
 from resilient_mw.runtime.forks import after_fork
 from resilient_mw.runtime.guard import Guard, guard_of
+from resilient_mw.runtime.running_job import RUNNING_JOB, RunningJob
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LOGGER = logging.getLogger("resilient_mw.jobs")
+CLEAN_UP = 2.0
+"""Seconds that jobs get to stop, when the time of a queue that is closed is over."""
 TELL = {
     Reason.QUEUE_FULL: "there is no place for it: more workers, shorter jobs, or a durable store to defer it to",
     Reason.QUEUE_TIMEOUT: "no place came free while it may wait (JobsPolicy.max_wait)",
@@ -130,16 +133,17 @@ class JobsOwner:
 
     # -- promising -----------------------------------------------------------------------------------------------------
 
-    def _made(  # noqa: PLR0917  what callers name, in its order
+    def _made(
         self,
         work: Callable[..., Any] | str,
         args: tuple[Any, ...],
-        priority: str,
-        key: str | None,
-        expires: float | None,
-        carry_budget: bool,
+        *,
+        priority: str = "normal",
+        key: str | None = None,
+        expires: float | None = None,
+        carry_budget: bool = False,
     ) -> Job:
-        """Make a job of what a caller wants."""
+        """Make a job of what a caller wants, on his `JobTerms`."""
         if isinstance(work, str):
             if work not in self._functions:
                 raise ValueError(f"there is no task {work!r}: register it with task()")
@@ -190,6 +194,16 @@ class JobsOwner:
             settled = self._queue.leave(self.clock.now(), job)
         wake(settled)
 
+    def _promised(self, job: Job) -> Job:
+        """Return a job whose place has been decided about.
+
+        Raises:
+            JobRefused: it has none.
+        """
+        if job.state is JobState.REFUSED:
+            raise self._refused(job)
+        return job
+
     def _refused(self, job: Job) -> JobRefused:
         reason = job.reason or Reason.QUEUE_FULL
         with self._lock:
@@ -214,6 +228,30 @@ class JobsOwner:
     def _retries(self, job: Job) -> RetryOwner | None:
         """Return who retries a job: a durable one is delivered again."""
         return None if job.claim is None else RetryOwner(f"jobs:{self.policy.name}", job.attempt)
+
+    def _taken(self) -> Job | None:
+        """Take the next job of those that are promised in memory."""
+        with self._lock:
+            job, settled = self._queue.take(self.clock.now())
+        wake(settled)
+        return job
+
+    def _begun(self, job: Job) -> Job:
+        """Note that a job of the store is at work."""
+        with self._lock:
+            self._queue.begin(self.clock.now(), job)
+        return job
+
+
+def enter(job: Job, context: RequestContext) -> None:
+    """Have the code that runs from here on know which job it is for, and how long it may."""
+    RUNNING_JOB.set(RunningJob(id=job.id, key=job.key, task=job.task, attempt=job.attempt))
+    CURRENT.set(context)
+
+
+def log_error(job: Job, error: BaseException | None) -> None:
+    """Say that a job has failed: nobody waits for what it raised."""
+    LOGGER.error("job %s (%s) failed", job.id, job.task or job.work, exc_info=error)
 
 
 def wake(settled: Settled) -> None:

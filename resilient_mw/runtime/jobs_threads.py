@@ -14,25 +14,21 @@ from collections.abc import Callable
 from contextvars import Context
 from math import inf
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from weakref import WeakMethod
 
-from resilient_mw.admission.job import Job, JobState
+from resilient_mw.admission.job import Job, JobState, JobTerms
 from resilient_mw.admission.jobs import EXPIRED
 from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import JobRefused
-from resilient_mw.runtime.context import CURRENT
-from resilient_mw.runtime.job_context import RUNNING_JOB, RunningJob, ThreadJob, current_job, idempotency_key
+from resilient_mw.runtime.job_context import RunningJob, ThreadJob, current_job, idempotency_key
 from resilient_mw.runtime.job_slots import PAUSE, Slot, slot_for_thread
 from resilient_mw.runtime.jobs_durable import DurableJobs
-from resilient_mw.runtime.jobs_owner import LOGGER, wake
+from resilient_mw.runtime.jobs_owner import CLEAN_UP, enter, log_error
 from resilient_mw.runtime.slot_waits import Sleeper
 
 __all__ = ["Job", "JobRefused", "JobsPolicy", "RunningJob", "ThreadedJobs", "current_job", "idempotency_key"]
-
-CLEAN_UP = 2.0
-"""Seconds that jobs get to notice that the queue is closed, when its time is over."""
 
 
 class ThreadedJobs(DurableJobs):
@@ -57,57 +53,31 @@ class ThreadedJobs(DurableJobs):
     # -- what users call -----------------------------------------------------------------------------------------------
 
     def put(
-        self,
-        work: Callable[..., Any] | str,
-        *args: Any,
-        priority: str = "normal",
-        key: str | None = None,
-        wait: float | None = None,
-        expires: float | None = None,
-        carry_budget: bool = False,
+        self, work: Callable[..., Any] | str, *args: Any, wait: float | None = None, **terms: Unpack[JobTerms]
     ) -> Job:
         """Have a job done, and wait for a place if there is none. When this returns, it is promised.
 
         Arguments and errors as of `BoundedJobs.put`.
         """
-        job = self._made(work, args, priority, key, expires, carry_budget)
+        job = self._made(work, args, **terms)
         self._offer(job, self._wait(wait))
-        if job.state is JobState.REFUSED:
-            raise self._refused(job)
-        return job
+        return self._promised(job)
 
-    def put_durable(
-        self,
-        work: Callable[..., Any] | str,
-        *args: Any,
-        priority: str = "normal",
-        key: str | None = None,
-        expires: float | None = None,
-        carry_budget: bool = False,
-    ) -> Job:
+    def put_durable(self, work: Callable[..., Any] | str, *args: Any, **terms: Unpack[JobTerms]) -> Job:
         """Have a job done that outlives this process. Arguments and errors as of `BoundedJobs.put_durable`."""
-        job = self._made(work, args, priority, key, expires, carry_budget)
-        if not self._stored(job):
-            raise self._refused(job)
+        job = self._made(work, args, **terms)
+        self._keep(job)
         self._look_now()
         return job
 
     def put_or_defer(
-        self,
-        work: Callable[..., Any] | str,
-        *args: Any,
-        priority: str = "normal",
-        key: str | None = None,
-        wait: float | None = None,
-        expires: float | None = None,
-        carry_budget: bool = False,
+        self, work: Callable[..., Any] | str, *args: Any, wait: float | None = None, **terms: Unpack[JobTerms]
     ) -> Job:
         """Have a job done soon, or keep it in the store. As `BoundedJobs.put_or_defer`."""
-        job = self._made(work, args, priority, key, expires, carry_budget)
+        job = self._made(work, args, **terms)
         self._offer(job, self._wait(wait))
         if job.state is JobState.REFUSED:
-            if not self._stored(job):
-                raise self._refused(job)
+            self._keep(job)
             self._look_now()
         return job
 
@@ -219,25 +189,15 @@ class ThreadedJobs(DurableJobs):
         return self._looked_at - self.clock.now()
 
     def _next(self) -> Job | None:
-        """Take the next job; while both have some, from the store in every second turn."""
+        """Take the next job."""
         with self._lock:
-            self._store_turn = not self._store_turn
-            ask = (
-                self._store_ready
-                and not self._queue.draining
-                and (self._store_turn or not self._queue.queued)
-            )
+            ask = self._store_ready and not self._queue.draining and self._is_turn_of_store()
         if ask:
             job = self._claimed()
             self._store_ready = job is not None
             if job is not None:
-                with self._lock:
-                    self._queue.begin(self.clock.now(), job)
-                return job
-        with self._lock:
-            job, settled = self._queue.take(self.clock.now())
-        wake(settled)
-        return job
+                return self._begun(job)
+        return self._taken()
 
     def _work(self, job: Job, slot: Slot | None) -> None:
         """Do a job, in its own copy of the context of whoever put it."""
@@ -245,8 +205,7 @@ class ThreadedJobs(DurableJobs):
         context = ThreadJob(
             job.lease_until, self.clock, self._retries(job), None if slot is None else slot.guard
         )
-        RUNNING_JOB.set(RunningJob(id=job.id, key=job.key, task=job.task, attempt=job.attempt))
-        CURRENT.set(context)
+        enter(job, context)
         with self._lock:
             self._contexts.add(context)
         error: BaseException | None = None
@@ -261,14 +220,14 @@ class ThreadedJobs(DurableJobs):
             outcome = "error" if reason is None else reason.value
         ran = self.clock.now() - now
         if outcome == "error":
-            LOGGER.error("job %s (%s) failed", job.id, job.task or job.work, exc_info=error)
+            log_error(job, error)
         context.end()
         self._settle(job, outcome, error)
         if slot is not None:
             slot.end(outcome, ran)
         with self._changed:
             self._contexts.discard(context)
-            self._queue.end(job, outcome, ran if outcome == "completed" else None)
+            self._queue.end(job, outcome, ran)
             self._changed.notify_all()
 
 

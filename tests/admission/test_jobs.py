@@ -218,6 +218,10 @@ def test_retry_after_follows_the_backlog() -> None:
         found, _ = jobs.take(0.0)
         assert found is not None
         jobs.end(found, "completed", 4.0)
+        put(jobs)
+        failed, _ = jobs.take(0.0)
+        assert failed is not None
+        jobs.end(failed, "error", 400.0)  # which says nothing about how long one takes
     for _ in range(9):
         put(jobs)
     assert jobs.retry_after(0.0) == 20

@@ -449,7 +449,7 @@ async def test_jobs_of_other_processes_are_found(tmp_path: Path) -> None:
         jobs.task("note")(done.append)
         there = BoundedJobs(store=other)
         there.task("note")(print)
-        await asyncio.to_thread(there._stored, there._made("note", (7,), "normal", None, None, False))
+        await asyncio.to_thread(there._stored, there._made("note", (7,)))
         await until(lambda: done == [7])
     store.close()
     other.close()
