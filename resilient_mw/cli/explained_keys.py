@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from resilient_mw.cli.facts import KeysFacts, RouteFact
 from resilient_mw.cli.words import function_name
@@ -49,6 +50,12 @@ class KeysRow:
     canonical_json: int | None = None
     store_down: str | None = None
     budget: float | None = None
+
+
+SHOWN = tuple(
+    each.name for each in fields(Treatment) if each.name in {column.name for column in fields(KeysRow)}
+)
+"""What a row takes over from the treatment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +170,8 @@ class _Maker:
     ) -> KeysRow:
         if treatment is None:
             return KeysRow(template, methods, OFF, source)
-        on_unknown = treatment.on_unknown
-        return KeysRow(
-            template,
-            methods,
-            REQUIRED if treatment.required else OPTIONAL,
-            source,
-            wait=treatment.wait,
-            on_unknown=on_unknown if isinstance(on_unknown, str) else function_name(on_unknown),
-            lease=treatment.lease,
-            heartbeat=treatment.heartbeat,
-            keep=treatment.keep,
-            max_answer=treatment.max_answer,
-            canonical_json=treatment.canonical_json,
-            store_down=treatment.store_down,
-            budget=self._budgets.get(template),
-        )
+        shown: dict[str, Any] = {name: getattr(treatment, name) for name in SHOWN}
+        if not isinstance(treatment.on_unknown, str):
+            shown["on_unknown"] = function_name(treatment.on_unknown)
+        use = REQUIRED if treatment.required else OPTIONAL
+        return KeysRow(template, methods, use, source, budget=self._budgets.get(template), **shown)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from resilient_mw.core.idempotent import IdempotencyRule, OnUnknown, StoreDown, Wait
 from resilient_mw.core.routes import PathIndex
@@ -31,6 +32,12 @@ class Treatment:
     canonical_json: int
     store_down: StoreDown
     in_transaction: bool = False
+
+
+SAID = tuple(
+    each.name for each in fields(Treatment) if each.name not in {"required", "heartbeat", "in_transaction"}
+)
+"""What a rule may say and the policy does: fields of both."""
 
 
 class Treatments:
@@ -85,41 +92,14 @@ class Treatments:
 
     def _filled(self, rule: IdempotencyRule) -> Treatment:
         policy = self._policy
-        whole = rule.over(
-            IdempotencyRule(
-                use=policy.use,
-                wait=policy.wait,
-                on_unknown=policy.on_unknown,
-                keep_statuses=policy.keep_statuses,
-                max_answer=policy.max_answer,
-                lease=policy.lease,
-                keep=policy.keep,
-                canonical_json=policy.canonical_json,
-                store_down=policy.store_down,
-            )
-        )
-        if (
-            whole.wait is None
-            or whole.on_unknown is None
-            or whole.keep_statuses is None
-            or whole.max_answer is None
-            or whole.lease is None
-            or whole.keep is None
-            or whole.canonical_json is None
-            or whole.store_down is None
-        ):
-            raise RuntimeError(f"{whole!r} has gaps")
-        heartbeat = policy.heartbeat
+        said: dict[str, Any] = {
+            name: getattr(policy if getattr(rule, name) is None else rule, name) for name in SAID
+        }
+        lease: float = said["lease"]
+        in_transaction = rule.in_transaction is True
         return Treatment(
-            required=whole.use == "required" or whole.in_transaction is True,
-            wait=whole.wait,
-            on_unknown=whole.on_unknown,
-            keep_statuses=whole.keep_statuses,
-            max_answer=whole.max_answer,
-            lease=whole.lease,
-            heartbeat=min(heartbeat, whole.lease / 2) if heartbeat is not None else whole.lease / 3,
-            keep=whole.keep,
-            canonical_json=whole.canonical_json,
-            store_down=whole.store_down,
-            in_transaction=whole.in_transaction is True,
+            required=in_transaction or (rule.use or policy.use) == "required",
+            heartbeat=lease / 3 if policy.heartbeat is None else min(policy.heartbeat, lease / 2),
+            in_transaction=in_transaction,
+            **said,
         )
