@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from resilient_mw.asgi.idempotency import IdempotencyMiddleware
 from resilient_mw.idempotency import (
     Begun,
-    Full,
-    IdempotencyPolicy,
     IdempotencyStore,
     State,
     StoredAnswer,
     StoreUnavailable,
 )
-from resilient_mw.testing.idempotency_checks import StoreTests, begun, found, looked
-from resilient_mw.testing.idempotency_faces import blocking_face
+from resilient_mw.testing.idempotency_checks import begun, found, looked
 from resilient_mw_integrations._postgres_lines import BoundedConnection
 from resilient_mw_integrations.postgres import (
     AsyncPostgresIdempotencyStore,
     PostgresIdempotencyStore,
     schema,
 )
-from tests.asgi.driver import Request, http_scope
 from tests.runtime.postgres_server import PostgresServer, find_binaries, serving
-from tests.stores.store_processes import forked, killed_while_it_held, won_in_a_race
+from tests.stores.served import (
+    TESTS,
+    keeps_the_bound_of_one_caller,
+    opened,
+    refuses_while_the_server_is_away,
+    says_that_it_is_away,
+    survives_closed_connections,
+    takes_what_a_killed_process_had,
+    tells_a_begin_once_more,
+    works_again,
+)
+from tests.stores.store_processes import forked, won_in_a_race
 
 BINARIES = find_binaries()
 pytestmark = [pytest.mark.postgres, pytest.mark.skipif(BINARIES is None, reason="no PostgreSQL binaries")]
-TESTS = StoreTests()
 TABLE = "resilient_mw_idempotency"
 
 
@@ -54,26 +57,12 @@ def store(request: pytest.FixtureRequest, server: PostgresServer) -> Iterator[Id
     """Return a store with an empty table."""
     with psycopg.connect(server.dsn) as connection:
         connection.execute(f"DROP TABLE IF EXISTS {TABLE}")
-    with ExitStack() as stack:
-        if request.param == "blocking":
-            store: Any = PostgresIdempotencyStore(server.dsn)
-        else:
-            store = blocking_face(AsyncPostgresIdempotencyStore(server.dsn))
-            stack.callback(store.stop)
-        stack.callback(store.close)
-        store.create(timeout=30)
+    with opened(
+        request.param,
+        lambda: PostgresIdempotencyStore(server.dsn),
+        lambda: AsyncPostgresIdempotencyStore(server.dsn),
+    ) as store:
         yield store
-
-
-def works_again(call: Callable[[], Any]) -> Any:
-    """Return what a call gives, once the store can be reached."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            return call()
-        except StoreUnavailable:
-            assert time.monotonic() < end, "the store does not find back"
-            time.sleep(0.05)
 
 
 def test_b85_of_several_processes_one_begins(server: PostgresServer) -> None:
@@ -87,17 +76,7 @@ def test_b85_of_several_processes_one_begins(server: PostgresServer) -> None:
 def test_b86_what_a_killed_process_had_is_taken_after_the_lease(
     server: PostgresServer, store: IdempotencyStore
 ) -> None:
-    assert killed_while_it_held(PostgresIdempotencyStore, server.dsn, 0.5) == "Begun"
-    old = TESTS.claim(record=f"{1:064x}")
-    lapses(store, old)
-    assert begun(store.begin(TESTS.again(old, take_unknown=True))).unknown
-
-
-def lapses(store: IdempotencyStore, old: Any) -> None:
-    end = time.monotonic() + 30
-    while found(store.begin(old)).state is not State.UNKNOWN:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    takes_what_a_killed_process_had(PostgresIdempotencyStore, server.dsn, store)
 
 
 @pytest.mark.parametrize("store", ["blocking"], indirect=True)
@@ -129,13 +108,7 @@ def test_a_server_that_is_stopped_is_said_to_be_away_and_found_again(
     assert store.complete(done, StoredAnswer(201, (), b"paid"))
     server.stop()
     try:
-        for call in (
-            lambda: store.begin(TESTS.claim(), timeout=0.2),
-            lambda: store.complete(held, StoredAnswer(200), timeout=0.2),
-            lambda: store.ping(timeout=0.2),
-        ):
-            with pytest.raises(StoreUnavailable):
-                call()
+        says_that_it_is_away(store, held, 0.2)
     finally:
         server.start()
     assert works_again(lambda: store.renew(held, timeout=5))
@@ -148,15 +121,14 @@ def test_connections_that_were_closed_while_idle_cost_nobody_an_error(
     server: PostgresServer, store: IdempotencyStore
 ) -> None:
     """As after a restart of the server: the pool had several, and the next caller is not to find them all out."""
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: store.ping(), range(40)))
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        )
-    claim = TESTS.claim()
-    assert isinstance(store.begin(claim, timeout=30), Begun)
-    assert store.complete(claim, StoredAnswer(200), timeout=30)
+
+    def close_them() -> None:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+            )
+
+    survives_closed_connections(store, close_them)
 
 
 def test_a_row_that_somebody_else_holds_is_waited_for_within_the_time(
@@ -206,21 +178,12 @@ def waits_for_a_lock(server: PostgresServer) -> None:
 
 
 def test_the_begins_of_one_caller_at_one_time_do_not_pass_its_bound(store: IdempotencyStore) -> None:
-    claims = [TESTS.claim(caller="c" * 64, most=3) for _ in range(24)]
-    with ThreadPoolExecutor(24) as threads:
-        outcomes = list(threads.map(lambda claim: store.begin(claim, timeout=60), claims))
-    assert sum(isinstance(each, Begun) for each in outcomes) == 3
-    assert sum(isinstance(each, Full) for each in outcomes) == 21
+    keeps_the_bound_of_one_caller(store)
 
 
 def test_a_begin_may_be_repeated_by_the_connection_that_was_lost(store: IdempotencyStore) -> None:
     """Its answer was lost on the way: the same claim is told once more that it has the record."""
-    claim = TESTS.claim()
-    assert store.begin(claim) == store.begin(claim)
-    store.abandon(claim, "unknown")
-    taker = TESTS.again(claim, take_unknown=True)
-    assert begun(store.begin(taker)).unknown
-    assert begun(store.begin(taker)).unknown
+    tells_a_begin_once_more(store)
 
 
 def test_a_server_that_stops_without_a_word(server: PostgresServer) -> None:
@@ -292,31 +255,5 @@ def test_names_of_tables_are_checked(name: str) -> None:
 
 async def test_while_the_server_is_away_the_middleware_refuses(server: PostgresServer) -> None:
     """Nothing runs whose key cannot be recorded."""
-    runs = 0
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal runs
-        runs += 1
-        await send({"type": "http.response.start", "status": 201, "headers": []})
-        await send({"type": "http.response.body", "body": b"paid"})
-
     store = AsyncPostgresIdempotencyStore(server.dsn)
-    await store.create(timeout=30)
-    policy = IdempotencyPolicy(single_tenant=True, store_timeout=0.5)
-    middleware = IdempotencyMiddleware(app, policy, store=store)
-
-    def post() -> Any:
-        scope = http_scope("/payments", "POST", headers=[(b"idempotency-key", TESTS.new("key").encode())])
-        return Request(middleware, scope, body=(b"{}",)).run()
-
-    await asyncio.to_thread(server.stop)
-    try:
-        assert (await post()).status == 503
-        assert runs == 0
-    finally:
-        await asyncio.to_thread(server.start)
-    end = time.monotonic() + 60
-    while (await post()).status == 503:
-        assert time.monotonic() < end
-    assert runs == 1
-    await store.close()
+    await refuses_while_the_server_is_away(store, server.stop, server.start, store_timeout=0.5)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,29 @@ import redis
 import redis.asyncio
 import valkey
 
-from resilient_mw.asgi.idempotency import IdempotencyMiddleware
 from resilient_mw.idempotency import (
-    Begun,
-    Full,
-    IdempotencyPolicy,
     IdempotencyStore,
     State,
     StoredAnswer,
     StoreUnavailable,
 )
-from resilient_mw.testing.idempotency_checks import StoreTests, begun, found, looked
-from resilient_mw.testing.idempotency_faces import blocking_face
+from resilient_mw.testing.idempotency_checks import begun, looked
 from resilient_mw_integrations.redis import AsyncRedisIdempotencyStore, RedisIdempotencyStore
-from tests.asgi.driver import Request, http_scope
 from tests.integrations.redis_server import SERVER, RedisServer
-from tests.stores.store_processes import forked, killed_while_it_held, won_in_a_race
+from tests.stores.served import (
+    TESTS,
+    keeps_the_bound_of_one_caller,
+    opened,
+    refuses_while_the_server_is_away,
+    says_that_it_is_away,
+    survives_closed_connections,
+    takes_what_a_killed_process_had,
+    tells_a_begin_once_more,
+    works_again,
+)
+from tests.stores.store_processes import forked, won_in_a_race
 
 pytestmark = pytest.mark.skipif(SERVER is None, reason="no Redis server")
-TESTS = StoreTests()
 
 
 @pytest.fixture
@@ -49,26 +53,12 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture(params=["blocking", "async"])
 def store(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[IdempotencyStore]:
-    with ExitStack() as stack:
-        if request.param == "blocking":
-            store: Any = RedisIdempotencyStore(server.url)
-        else:
-            store = blocking_face(AsyncRedisIdempotencyStore(server.url))
-            stack.callback(store.stop)
-        stack.callback(store.close)
-        store.create(timeout=30)
+    with opened(
+        request.param,
+        lambda: RedisIdempotencyStore(server.url),
+        lambda: AsyncRedisIdempotencyStore(server.url),
+    ) as store:
         yield store
-
-
-def works_again(call: Callable[[], Any]) -> Any:
-    """Return what a call gives, once the store can be reached."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            return call()
-        except StoreUnavailable:
-            assert time.monotonic() < end, "the store does not find back"
-            time.sleep(0.05)
 
 
 @contextmanager
@@ -91,13 +81,7 @@ def test_b85_of_several_processes_one_begins(server: RedisServer) -> None:
 def test_b86_what_a_killed_process_had_is_taken_after_the_lease(
     server: RedisServer, store: IdempotencyStore
 ) -> None:
-    assert killed_while_it_held(RedisIdempotencyStore, server.url, 0.5) == "Begun"
-    old = TESTS.claim(record=f"{1:064x}")
-    end = time.monotonic() + 30
-    while found(store.begin(old)).state is not State.UNKNOWN:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert begun(store.begin(TESTS.again(old, take_unknown=True))).unknown
+    takes_what_a_killed_process_had(RedisIdempotencyStore, server.url, store)
 
 
 def test_a_forked_child_has_connections_of_its_own(server: RedisServer) -> None:
@@ -111,13 +95,7 @@ def test_a_server_that_is_stopped_is_said_to_be_away_and_found_again(
     held = TESTS.claim()
     fence = begun(store.begin(held)).fence
     server.kill()
-    for call in (
-        lambda: store.begin(TESTS.claim(), timeout=0.5),
-        lambda: store.complete(held, StoredAnswer(200), timeout=0.5),
-        lambda: store.ping(timeout=0.5),
-    ):
-        with pytest.raises(StoreUnavailable):
-            call()
+    says_that_it_is_away(store, held, 0.5)
     server.start()
     assert not works_again(lambda: store.renew(held, timeout=5))
     again = TESTS.again(held)
@@ -128,13 +106,11 @@ def test_a_server_that_is_stopped_is_said_to_be_away_and_found_again(
 def test_connections_that_were_closed_while_idle_cost_nobody_an_error(
     server: RedisServer, store: IdempotencyStore
 ) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: store.ping(timeout=30), range(40)))
-    with redis.Redis.from_url(server.url) as client:
-        client.client_kill_filter(_type="normal", skipme=True)
-    claim = TESTS.claim()
-    assert isinstance(store.begin(claim, timeout=30), Begun)
-    assert store.complete(claim, StoredAnswer(200), timeout=30)
+    def close_them() -> None:
+        with redis.Redis.from_url(server.url) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+
+    survives_closed_connections(store, close_them)
 
 
 def test_a_server_that_does_not_answer_is_waited_for_within_the_time(
@@ -170,20 +146,11 @@ def test_connections_are_waited_for_within_the_time(server: RedisServer) -> None
 
 def test_a_begin_whose_answer_was_lost_may_be_asked_again(store: IdempotencyStore) -> None:
     """As the store does by itself, on another connection."""
-    claim = TESTS.claim()
-    assert store.begin(claim) == store.begin(claim)
-    store.abandon(claim, "unknown")
-    taker = TESTS.again(claim, take_unknown=True)
-    assert begun(store.begin(taker)).unknown
-    assert begun(store.begin(taker)).unknown
+    tells_a_begin_once_more(store)
 
 
 def test_the_begins_of_one_caller_at_one_time_do_not_pass_its_bound(store: IdempotencyStore) -> None:
-    claims = [TESTS.claim(caller="c" * 64, most=3) for _ in range(24)]
-    with ThreadPoolExecutor(24) as threads:
-        outcomes = list(threads.map(lambda claim: store.begin(claim, timeout=60), claims))
-    assert sum(isinstance(each, Begun) for each in outcomes) == 3
-    assert sum(isinstance(each, Full) for each in outcomes) == 21
+    keeps_the_bound_of_one_caller(store)
 
 
 def test_nothing_is_left_of_what_has_expired(server: RedisServer, store: IdempotencyStore) -> None:
@@ -262,28 +229,5 @@ def test_what_cannot_work_is_said_at_once(prefix: str) -> None:
 
 async def test_while_the_server_is_away_the_middleware_refuses(server: RedisServer) -> None:
     """Nothing runs whose key cannot be recorded."""
-    runs = 0
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal runs
-        runs += 1
-        await send({"type": "http.response.start", "status": 201, "headers": []})
-        await send({"type": "http.response.body", "body": b"paid"})
-
     store = AsyncRedisIdempotencyStore(server.url)
-    policy = IdempotencyPolicy(single_tenant=True)
-    middleware = IdempotencyMiddleware(app, policy, store=store)
-
-    def post() -> Any:
-        scope = http_scope("/payments", "POST", headers=[(b"idempotency-key", TESTS.new("key").encode())])
-        return Request(middleware, scope, body=(b"{}",)).run()
-
-    server.kill()
-    assert (await post()).status == 503
-    assert runs == 0
-    await asyncio.to_thread(server.start)
-    end = time.monotonic() + 60
-    while (await post()).status == 503:
-        assert time.monotonic() < end
-    assert runs == 1
-    await store.close()
+    await refuses_while_the_server_is_away(store, server.kill, server.start)
