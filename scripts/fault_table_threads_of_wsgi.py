@@ -71,7 +71,10 @@ FAULTS = (
     Fault("file_is_wrapped", BODY, "isinstance(result, wrapper) and run.hands_files_over()", "False", (
         ON_BODY + "a_file_reaches_the_server_as_what_it_made_of_it_and_holds_its_slot_until_it_is_closed",
     )),
-    Fault("file_after_the_deadline", BODY, "        if self._run.context.reason is not None:\n            return self  #", "        if False:\n            return self  #", (
+    Fault("file_of_cancelled_work_is_empty", BODY, "        if self._replaced:\n", "        if self._run.context.reason is not None:\n", (
+        ON_BODY + "a_file_of_work_that_the_shutdown_has_cancelled_is_sent_whole",
+    )),
+    Fault("file_after_the_deadline", BODY, "        if self._replaced:\n", "        if False:\n", (
         ON_BODY + "a_file_that_comes_after_the_deadline_is_closed_and_not_sent",
     )),
     Fault("file_of_a_stream_is_unwatched", RUN, "return self._entry.stream is None and not self.started", "return not self.started", (

@@ -252,17 +252,18 @@ class FileBody(Body):
     it is closed.
     """
 
-    __slots__ = ("_close",)
+    __slots__ = ("_close", "_replaced")
 
     def advance(self) -> None:
         """Take nothing: that the file is there is all there is to know."""
         self._close: Callable[[], object] | None = getattr(self._iterable, "close", None)
+        self._replaced = False
 
     def for_server(self) -> Iterable[bytes]:
         """Return the file, if its end can be learned of."""
         file = self._iterable
-        if self._run.context.reason is not None:
-            return self  # another answer stands in for it
+        if self._replaced:
+            return self
         try:
             file.close = self.close  # type: ignore[attr-defined]
         except (AttributeError, TypeError):  # a type of C
@@ -270,6 +271,11 @@ class FileBody(Body):
             return self
         self._complete()
         return file
+
+    def replace(self, chunks: list[bytes]) -> None:
+        """Give the server these chunks in place of the file."""
+        super().replace(chunks)
+        self._replaced = True
 
     def _close_of(self, iterable: Iterable[bytes]) -> Callable[[], object] | None:  # noqa: ARG002  it has ours now
         return self._close

@@ -15,6 +15,7 @@ from wsgiref.validate import validator
 import pytest
 
 from resilient_mw import RouteRule, ServerPolicy, current
+from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.events import Cancelled, Event
 from resilient_mw.runtime.context import NO_REQUEST
 from resilient_mw.testing import ManualClock, ScriptedWSGI, use_clock
@@ -586,6 +587,26 @@ class OfC:
 
     def close(self) -> None:
         self.file.close()
+
+
+@pytest.mark.parametrize("wrapper", [Wrapper, OfC])
+@pytest.mark.parametrize("reason", [CancelReason.SHUTDOWN, CancelReason.CLIENT_DISCONNECT])
+def test_a_file_of_work_that_the_shutdown_has_cancelled_is_sent_whole(
+    wrapper: Any, reason: CancelReason
+) -> None:
+    # As every other answer that is there in time: its head was sent, with its length.
+    policy, file = ServerPolicy(limit=1, queue=0), File(b"12345")
+    app, extra = files(file, wrapper)
+
+    def told(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        current().cancel(reason)
+        return app(environ, start_response)
+
+    body, server = given_to_server(policy, told, extra)
+    assert server.status == "200 OK"
+    assert b"".join(body) == b"12345"
+    body.close()
+    assert (file.closings, slots_taken(policy), outcomes(policy)) == (1, 0, {reason.value: 1})
 
 
 @pytest.mark.parametrize(
