@@ -147,9 +147,9 @@ class Consumers(DurableJobs):
             if job.lease_until > now:
                 await _call(job)
                 outcome = "completed"
-        except GeneratorExit:
-            raise  # The loop is gone, and nobody is left to tell.
-        except BaseException as caught:  # noqa: BLE001  it is looked at below
+        except BaseException as caught:  # it is looked at below
+            if isinstance(caught, GeneratorExit) and not _is_current(task):
+                raise  # The loop is gone, and nobody is left to tell.
             error = caught
             outcome = "error"
         ran = self.clock.now() - now
@@ -161,7 +161,7 @@ class Consumers(DurableJobs):
         try:
             if record.reason is not None:
                 await self._supervisor.settle(record, error)
-            elif error is not None and not isinstance(error, Exception):
+            elif error is not None and not isinstance(error, (Exception, GeneratorExit)):
                 raise error
             await stopped
         finally:
@@ -213,9 +213,25 @@ async def _call(job: Job) -> None:
     if inspect.iscoroutinefunction(job.work):
         await job.work(*job.args)
         return
-    answer = await asyncio.to_thread(job.work, *job.args)
+    answer = await asyncio.to_thread(_answer, job)
     if inspect.isawaitable(answer):
         await answer
+
+
+def _answer(job: Job) -> object:
+    """Call a job in a thread. A future cannot hold a `StopIteration`: who awaits it would wait on for ever."""
+    try:
+        return job.work(*job.args)
+    except StopIteration as error:
+        raise RuntimeError("the job raised StopIteration") from error
+
+
+def _is_current(task: asyncio.Task[Any]) -> bool:
+    """Return whether the task runs at this instant, and is not what the garbage collector has found."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False
 
 
 def _end_wait(stopped: asyncio.Future[None]) -> None:

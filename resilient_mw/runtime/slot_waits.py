@@ -47,8 +47,8 @@ class Sleeper:
             self._asleep.release()
 
     def wait(self, seconds: float) -> None:
-        """Wait so many seconds, or until somebody wakes it."""
-        self._asleep.acquire(timeout=max(0.0, seconds))
+        """Wait so many seconds, or until somebody wakes it. `inf`: nothing else ends it."""
+        self._asleep.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX)))
 
 
 def check_wanted() -> None:

@@ -265,6 +265,28 @@ async def test_a_job_that_fails_is_logged_and_counted_and_hurts_nobody(
     assert "no such customer" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError])
+async def test_whatever_a_job_raises_its_worker_does_the_next_one(kind: type[BaseException]) -> None:
+    def plain() -> None:
+        raise kind
+
+    async def coroutine() -> None:
+        raise kind
+
+    done = asyncio.Event()
+
+    async def last() -> None:
+        done.set()
+
+    async with working(workers=1, lease=3600) as jobs:
+        for work in (plain, coroutine, last):
+            await jobs.put(work)
+        async with asyncio.timeout(WITHIN):
+            await done.wait()
+        await until(lambda: ended(jobs) == {"error": 2, "completed": 1})
+        assert jobs.snapshot().running == 0
+
+
 async def test_the_callers_context_variables_are_seen_but_not_his_request() -> None:
     keys: list[Any] = []
 

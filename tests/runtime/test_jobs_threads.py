@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -110,6 +111,21 @@ def test_put_waits_no_longer_than_it_may_and_the_deadline_allows(
     with working(places=0) as jobs, budget(left), pytest.raises(JobRefused) as caught:
         jobs.put(print, wait=wait)
     assert caught.value.reason is reason
+
+
+def test_put_may_wait_as_long_as_it_takes() -> None:
+    gate = Gate()
+    ran: list[int] = []
+    with working(places=1, workers=1) as jobs:
+        jobs.put(gate.work)
+        until(lambda: gate.began)
+        jobs.put(ran.append, 1)
+        waits = threading.Thread(target=lambda: jobs.put(ran.append, 2, wait=math.inf), daemon=True)
+        waits.start()
+        until(lambda: sum(each.waiting for each in jobs.snapshot().classes))
+        gate.open.set()
+        waits.join(WITHIN)
+        until(lambda: ran == [1, 2])
 
 
 def test_the_lease_is_the_deadline_of_the_job() -> None:
