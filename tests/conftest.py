@@ -4,6 +4,7 @@ import gc
 import signal
 import threading
 
+import hypothesis  # noqa: F401  its plugin imports it at the end, and then finds nobody who refers to what was frozen
 import pytest
 
 from resilient_mw.core import marks
