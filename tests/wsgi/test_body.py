@@ -599,7 +599,8 @@ def test_a_file_of_work_that_the_shutdown_has_cancelled_is_sent_whole(
     app, extra = files(file, wrapper)
 
     def told(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        current().cancel(reason)
+        context: Any = current()
+        context.cancel(reason)
         return app(environ, start_response)
 
     body, server = given_to_server(policy, told, extra)
