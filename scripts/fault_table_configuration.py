@@ -11,6 +11,13 @@ WRONG = "tests/admission/test_plain.py::"
 
 FAULTS = (
     Fault(
+        "configuration_takes_none_for_a_name",
+        PLAIN,
+        "None if parameters[name].default is None and _says_none(value) else value",
+        "value",
+        (WRONG + "test_none_stands_for_none_inside_of_tables_too",),
+    ),
+    Fault(
         "configuration_lets_the_file_go_before_the_environment",
         LOADING,
         "    given |= _from_environment(environ)\n",

@@ -51,11 +51,14 @@ FAULTS = (
     Fault("django_stream_without_its_context", f"{FOLDER}/middleware.py", "            response.streaming_content = body  # has it closed with the response\n", "            Closing(response, body.close)\n", (
         f"{HERE}a_streamed_response_knows_its_request_and_ends_with_its_close",
     )),
-    Fault("django_response_known_to_its_run", f"{FOLDER}/passing.py", "response, self.response = self.response, None", "response = self.response", (
+    Fault("django_response_known_to_its_run", f"{FOLDER}/passing.py", "response, self.response = self.response, None  #", "response = self.response  #", (
         f"{HERE}a_response_that_nobody_closes_gives_its_slot_back_when_it_is_gone",
     )),
     Fault("django_forgotten_response", f"{FOLDER}/passing.py", "    Closing(response, let_go, let_go)\n", "    Closing(response, let_go)\n", (
         f"{HERE}async_the_slot_is_held_until_the_response_is_closed",
+    )),
+    Fault("django_answer_that_nobody_gets_keeps_its_slot", f"{FOLDER}/passing.py", "            self.let_go()  #", "            pass  #", (
+        f"{HERE}async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives",
     )),
     Fault("django_mails_refusals", f"{FOLDER}/passing.py", "    response._has_been_logged = True", "    response._seen = True", (
         f"{HERE}a_refusal_is_a_response_that_django_does_not_report_as_an_error",
@@ -69,10 +72,10 @@ FAULTS = (
     Fault("django_every_cancellation_is_a_disconnect", f"{FOLDER}/middleware.py", "task is not None and task.cancelling() > exchange.base", "True", (
         f"{HERE}async_a_cancellation_of_the_views_own_is_an_error",
     )),
-    Fault("django_stream_without_end", f"{FOLDER}/middleware.py", "                within_deadline(response, exchange.remaining(), let_go)\n", "                pass\n", (
+    Fault("django_stream_without_end", f"{FOLDER}/middleware.py", "                within_deadline(response, exchange.remaining(), passage.let_go)\n", "                pass\n", (
         f"{HERE}async_a_stream_holds_the_slot_and_ends_at_its_deadline",
     )),
-    Fault("django_failed_stream_keeps_its_slot", f"{FOLDER}/middleware.py", "exchange.remaining(), let_go)", "exchange.remaining(), None)", (
+    Fault("django_failed_stream_keeps_its_slot", f"{FOLDER}/middleware.py", "exchange.remaining(), passage.let_go)", "exchange.remaining(), None)", (
         f"{HERE}async_a_stream_holds_the_slot_and_ends_at_its_deadline",
     )),
     Fault("django_smaller_budget_is_a_504", f"{FOLDER}/middleware.py", "        if over is None:\n            return None  # a smaller", "        if over is None:\n            over = CancelReason.DEADLINE  # a smaller", (

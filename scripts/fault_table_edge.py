@@ -130,7 +130,7 @@ EDGE_FAULTS = (
     Fault("edge_wsgi_reads_it_all_first", WSGI_INPUT, "self._counted(self._stream.read(min(size, self._left + 1)))", "self._counted(self._stream.read(-1))", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
-    Fault("edge_wsgi_lines_are_not_bounded", WSGI_INPUT, "else most))\n", "else -1))\n", (
+    Fault("edge_wsgi_lines_are_not_bounded", WSGI_INPUT, "self._stream.readline(most if", "self._stream.readline(-1 if", (
         IN_WSGI + "a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
     )),
     Fault("edge_wsgi_told_once", WSGI_INPUT, "        self._left = -1  #", "        self._left = 10  #", (

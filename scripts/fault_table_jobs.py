@@ -51,6 +51,20 @@ FAULTS = (
         (LOOP_TESTS + "test_work_that_a_job_leaves_behind_keeps_its_slot",),
     ),
     Fault(
+        "jobs_worker_lost_to_what_ends_coroutines",
+        CONSUMERS,
+        "isinstance(caught, GeneratorExit) and not _is_current(task)",
+        "isinstance(caught, GeneratorExit)",
+        (LOOP_TESTS + "test_whatever_a_job_raises_its_worker_does_the_next_one",),
+    ),
+    Fault(
+        "jobs_worker_waits_for_an_exhausted_iterator",
+        CONSUMERS,
+        "    except StopIteration as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        (LOOP_TESTS + "test_whatever_a_job_raises_its_worker_does_the_next_one",),
+    ),
+    Fault(
         "jobs_interrupted_caller_stays",
         CONSUMERS,
         "            self._leave(job)\n",

@@ -177,7 +177,7 @@ def _overload(value: object, where: str) -> object:
         if key in set(Signal) and isinstance(each, Mapping):
             table[key] = _made(Band, each, f"{where}.{key}")
         else:
-            table[key] = None if each == NONE else each
+            table[key] = None if _says_none(each) else each
     return _made(OverloadPolicy, table, where)
 
 
@@ -188,10 +188,18 @@ def _made(kind: Callable[..., object], table: Mapping[str, Any], where: str) -> 
     for name, parameter in parameters.items():
         if parameter.default is Parameter.empty and name not in table:
             raise ValueError(f"{where}: the key {name!r} is missing")
+    values = {
+        name: None if parameters[name].default is None and _says_none(value) else value
+        for name, value in table.items()
+    }
     try:
-        return kind(**table)
+        return kind(**values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _says_none(value: object) -> bool:
+    return isinstance(value, str) and value.lower() == NONE
 
 
 def _toml_value(field: str, text: str, source: str) -> object:

@@ -58,8 +58,9 @@ class HashedInput:
         """Return the fingerprint, if the body was seen to its end."""
         return self._fingerprint.digest() if self.complete else None
 
-    def read(self, size: int = -1) -> bytes:
-        """Read `size` bytes, fewer only at the end; all if it is negative."""
+    def read(self, size: int | None = -1) -> bytes:
+        """Read `size` bytes, fewer only at the end; all if it is negative or None, as files do."""
+        size = -1 if size is None else size
         parts = [self._take(len(self._kept) if size < 0 else size)]
         missing = ENDLESS if size < 0 else size - len(parts[0])
         while missing > 0 and not self._ended:
@@ -68,8 +69,9 @@ class HashedInput:
             parts.append(part)
         return b"".join(parts)
 
-    def readline(self, size: int = -1) -> bytes:
+    def readline(self, size: int | None = -1) -> bytes:
         """Read a line, or up to `size` bytes of it."""
+        size = -1 if size is None else size
         end = self._kept.find(b"\n") + 1
         line = self._take(min(end or len(self._kept), len(self._kept) if size < 0 else size))
         missing = ENDLESS if size < 0 else size - len(line)
@@ -79,14 +81,14 @@ class HashedInput:
         # A limit larger than any line: some streams know of no other "none" than -1.
         return line + self._seen(self._stream.readline(most if most < ENDLESS else -1))
 
-    def readlines(self, hint: int = -1) -> list[bytes]:
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
         """Read lines: all, or until they have `hint` bytes together."""
         lines: list[bytes] = []
         size = 0
         for line in self:
             lines.append(line)
             size += len(line)
-            if 0 < hint <= size:
+            if hint is not None and 0 < hint <= size:
                 break
         return lines
 

@@ -32,29 +32,29 @@ class CountedInput:
         self._left = most
         self._context = context
 
-    def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes; all if it is negative.
+    def read(self, size: int | None = -1) -> bytes:
+        """Read up to `size` bytes; all if it is negative or None, as files do.
 
         Raises:
             BodyTooLarge: the body is larger than allowed.
         """
-        if size >= 0:
+        if size is not None and size >= 0:
             return self._counted(self._stream.read(min(size, self._left + 1)))
         parts = []
         while part := self._counted(self._stream.read(self._left + 1)):
             parts.append(part)
         return b"".join(parts)
 
-    def readline(self, size: int = -1) -> bytes:
+    def readline(self, size: int | None = -1) -> bytes:
         """Read a line, or up to `size` bytes of it.
 
         Raises:
             BodyTooLarge: the body is larger than allowed.
         """
         most = self._left + 1
-        return self._counted(self._stream.readline(min(size, most) if size >= 0 else most))
+        return self._counted(self._stream.readline(most if size is None or size < 0 else min(size, most)))
 
-    def readlines(self, hint: int = -1) -> list[bytes]:
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
         """Read lines: all, or until they have `hint` bytes together.
 
         Raises:
@@ -65,7 +65,7 @@ class CountedInput:
         for line in self:
             lines.append(line)
             size += len(line)
-            if 0 < hint <= size:
+            if hint is not None and 0 < hint <= size:
                 break
         return lines
 

@@ -81,6 +81,23 @@ def test_a_table_says_everything_that_is_no_function() -> None:
     assert policy.shadowed == {"quotas"}
 
 
+def test_none_stands_for_none_inside_of_tables_too() -> None:
+    policy = policy_of(
+        """
+        tenant = "X-Tenant"
+        classes = [{name = "normal", queue_length = "none"}]
+        routes = [{path = "/a", needs = "none", priority = "None", max_body = "none", slot = "none"}]
+        quotas = [{rate = "5/minute", path = "none"}]
+        overload = {queue = "None"}
+        """
+    )
+    assert policy.classes[0].queue_length is None
+    assert policy.routes[0].mark == Mark()
+    assert policy.quotas[0].path is None
+    assert policy.overload is not None
+    assert policy.overload.queue is None
+
+
 def test_objects_of_the_policy_may_stand_among_plain_values() -> None:
     rule = RouteRule("/a", cost=2)
     given = from_plain(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime import protection
 from resilient_mw.testing import ManualClock, ScriptedWSGI, use_clock
 from resilient_mw.wsgi import ResilienceMiddleware
+from resilient_mw.wsgi.idempotency_input import HashedInput
 from resilient_mw.wsgi.input import CountedInput
 from tests.wsgi.helpers import hello, outcomes, refused, slots_taken
 from tests.wsgi.test_deadline_headers import Asked
@@ -273,6 +275,23 @@ def test_hints_bound_the_lines() -> None:
     assert stream.readlines(3) == [b"a\n", b"b\n"]
     assert stream.readlines() == [b"c\n"]
     assert stream.read() == b""
+
+
+def counted(body: bytes) -> CountedInput:
+    context: Any = None
+    return CountedInput(io.BytesIO(body), 10, context)
+
+
+def hashed(body: bytes) -> HashedInput:
+    fingerprint: Any = hashlib.sha256()
+    return HashedInput(io.BytesIO(body), fingerprint, len(body))
+
+
+@pytest.mark.parametrize("make", [counted, hashed])
+def test_none_asks_for_everything_as_it_does_of_files(make: Callable[[bytes], Any]) -> None:
+    assert make(b"a\nb").read(None) == b"a\nb"
+    assert make(b"a\nb").readline(None) == b"a\n"
+    assert make(b"a\nb").readlines(None) == [b"a\n", b"b"]
 
 
 def test_flask_does_not_make_another_answer_of_it() -> None:
