@@ -65,6 +65,27 @@ FAULTS = (
         (LOOP_TESTS + "test_whatever_a_job_raises_its_worker_does_the_next_one",),
     ),
     Fault(
+        "jobs_put_while_the_store_is_looked_at",
+        CONSUMERS,
+        "await self._in_thread(self._waits_there) or self._one_is_left()",
+        "await self._in_thread(self._waits_there)",
+        (LOOP_TESTS + "test_a_job_that_comes_while_the_store_is_looked_at_is_begun_afterwards",),
+    ),
+    Fault(
+        "jobs_sleepers_are_not_told_of_the_store",
+        "resilient_mw/runtime/jobs_threads.py",
+        "self._changed.notify()  # there may be more",
+        "pass  # there may be more",
+        ("tests/runtime/test_jobs_threads.py::test_what_waits_in_the_store_is_done_by_all_workers",),
+    ),
+    Fault(
+        "jobs_claim_dropped_for_want_of_figures",
+        DURABLE,
+        "        self._waits_there()\n        if claim is None:\n",
+        "        self._counts = self.store.counts(now)\n        if claim is None:\n",
+        (LOOP_TESTS + "test_a_claim_is_kept_when_the_store_cannot_say_what_it_holds",),
+    ),
+    Fault(
         "jobs_interrupted_caller_stays",
         CONSUMERS,
         "            self._leave(job)\n",

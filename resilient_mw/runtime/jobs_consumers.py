@@ -99,10 +99,8 @@ class Consumers(DurableJobs):
         slot: Slot | None = None
         job: Job | None = None
         try:
-            if (
-                from_store
-                and self._queue.queued <= self._pulling - 1
-                and not await self._in_thread(self._waits_there)
+            if from_store and not (
+                self._one_is_left() or await self._in_thread(self._waits_there) or self._one_is_left()
             ):
                 return
             found = self._guard()
@@ -116,6 +114,10 @@ class Consumers(DurableJobs):
         if job is not None:
             self._spawn(self._work(job, slot), job.context or Context())
         self._pump()
+
+    def _one_is_left(self) -> bool:
+        """Return whether the queue has a job for each of those who pull."""
+        return self._queue.queued >= self._pulling
 
     async def _next(self, *, from_store: bool) -> Job | None:
         """Take the next job."""

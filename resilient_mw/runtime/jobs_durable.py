@@ -76,10 +76,10 @@ class DurableJobs(JobsOwner):
             claim = self.store.claim(
                 now, now + policy.lease + policy.grace, tuple(self._functions), policy.attempts
             )
-            self._counts = self.store.counts(now)
         except Exception:  # noqa: BLE001  logged and counted
             self._did_not_answer("was asked for a job")
             return None
+        self._waits_there()
         if claim is None:
             return None
         try:

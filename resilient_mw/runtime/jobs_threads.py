@@ -196,6 +196,8 @@ class ThreadedJobs(DurableJobs):
             job = self._claimed()
             self._store_ready = job is not None
             if job is not None:
+                with self._changed:
+                    self._changed.notify()  # there may be more, and somebody who sleeps
                 return self._begun(job)
         return self._taken()
 

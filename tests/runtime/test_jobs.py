@@ -562,6 +562,74 @@ async def test_a_store_that_does_not_answer_is_counted_and_asked_again(
         await until(lambda: done == [1])
 
 
+class SlowToSay(MemoryJobStore):
+    """A store that answers, when it is asked what it holds, not before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.may = threading.Event()
+
+    def counts(self, now: float) -> Any:
+        self.asked += 1
+        assert self.may.wait(WITHIN)
+        return super().counts(now)
+
+
+async def test_a_job_that_comes_while_the_store_is_looked_at_is_begun_afterwards() -> None:
+    store, done = SlowToSay(), asyncio.Event()
+
+    async def work() -> None:
+        done.set()
+
+    async with working(store=store, workers=1, poll=3600) as jobs:
+        jobs.task("other")(print)
+        await until(lambda: store.asked)
+        await jobs.put(work)
+        store.may.set()
+        async with asyncio.timeout(WITHIN):
+            await done.wait()
+
+
+async def test_a_job_that_comes_while_the_store_is_looked_at_is_finished_when_the_queue_is_closed() -> None:
+    store, done = SlowToSay(), asyncio.Event()
+
+    async def work() -> None:
+        done.set()
+
+    async with working(store=store, workers=1, poll=3600) as jobs:
+        jobs.task("other")(print)
+        await until(lambda: store.asked)
+        await jobs.put(work)
+        closing = asyncio.ensure_future(jobs.close())
+        await asyncio.sleep(0)
+        store.may.set()
+        assert await closing == []
+    assert done.is_set()
+
+
+async def test_a_claim_is_kept_when_the_store_cannot_say_what_it_holds() -> None:
+    done: list[int] = []
+
+    class Silent(MemoryJobStore):
+        claims = 0
+
+        def claim(self, *facts: Any) -> Any:
+            self.claims += 1
+            return super().claim(*facts)
+
+        def counts(self, now: float) -> Any:
+            if self.claims:
+                raise OSError("away")
+            return super().counts(now)
+
+    async with working(store=Silent(), poll=3600, lease=3600) as jobs:
+        jobs.task("note")(done.append)
+        await jobs.put_durable("note", 1)
+        await until(lambda: done == [1])
+        assert jobs.snapshot().unreachable
+
+
 async def test_durable_jobs_need_a_name_a_store_and_what_json_can_hold() -> None:
     async with working() as jobs:
         with pytest.raises(ValueError, match="no durable store"):

@@ -20,6 +20,7 @@ from resilient_mw import CancelReason, DeadlineExceeded, RequestCancelled, Serve
 from resilient_mw.admission.job import Job
 from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.core.errors import JobRefused
+from resilient_mw.core.job_store import NewJob
 from resilient_mw.core.marks import Mark
 from resilient_mw.core.rejection import Reason
 from resilient_mw.runtime.guard import guard_of
@@ -220,6 +221,28 @@ def test_a_durable_job_is_delivered_again_with_its_key() -> None:
         jobs.put_durable(flaky, "a", key="k")
         until(lambda: ended(jobs) == {"error": 2, "completed": 1})
     assert seen == [("a", "k", 1), ("a", "k", 2), ("a", "k", 3)]
+
+
+def test_what_waits_in_the_store_is_done_by_all_workers() -> None:
+    look = threading.Event()
+
+    class SlowToSay(MemoryJobStore):
+        def counts(self, now: float) -> Any:
+            assert look.wait(WITHIN)
+            return super().counts(now)
+
+    store, gate = SlowToSay(), Gate()
+    for name in "ab":  # as another process puts them there
+        store.add(NewJob(id=name, task="wait", payload="[]", key=name, priority="normal"), 0.0, None)
+    jobs = ThreadedJobs(JobsPolicy(workers=2, poll=3600), store=store)
+    jobs.task("wait")(gate.work)
+    with jobs:
+        asleep: Any = jobs._changed
+        until(lambda: asleep._waiters)  # one worker looks at the store, and the other one sleeps
+        look.set()
+        until(lambda: len(gate.began) == 2)
+        gate.open.set()
+        until(lambda: ended(jobs) == {"completed": 2})
 
 
 def test_a_route_may_defer_instead_of_refusing(tmp_path: Path) -> None:
