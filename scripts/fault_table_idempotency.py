@@ -84,8 +84,8 @@ FAULTS = (
     Fault(
         "idempotency_wait_without_end",
         MACHINE,
-        'if self._treatment.wait == "conflict" or now >= self._until:',
-        'if self._treatment.wait == "conflict":',
+        'self._treatment.wait == "conflict" or now >= self._until:',
+        'self._treatment.wait == "conflict":',
         (f"{DECISIONS}::TestWaiting::test_the_deadline_bounds_it",),
     ),
     Fault(
@@ -98,8 +98,8 @@ FAULTS = (
     Fault(
         "idempotency_unknown_run_silently",
         MACHINE,
-        'take_unknown=treatment.on_unknown != "refuse",',
-        "take_unknown=True,",
+        'take_unknown=treatment.on_unknown != "refuse"\n            and ',
+        "take_unknown=",
         (f"{DECISIONS}::TestArrival::test_the_claim",),
     ),
     Fault(
@@ -210,14 +210,14 @@ FAULTS = (
     Fault(
         "idempotency_asgi_exception_keeps",
         EXCHANGE,
-        "            await self._end(work.failed(cancelled=stopped or self._context.cancelled), self._ran)\n            raise",
+        "            await self._end(work.failed(cancelled=cancelled), self._ran)\n            raise",
         "            raise",
         (f"{ASGI}::test_a_waiter_runs_when_the_first_one_fails",),
     ),
     Fault(
         "idempotency_asgi_cancelled_completes",
         EXCHANGE,
-        "work.ended(cancelled=self._context.cancelled, fingerprint",
+        "work.ended(cancelled=self._stopped(), fingerprint",
         "work.ended(cancelled=False, fingerprint",
         (f"{ASGI}::test_the_deadline_leaves_unknown_whatever_the_handler_answers",),
     ),
@@ -231,7 +231,7 @@ FAULTS = (
     Fault(
         "idempotency_asgi_truncated_runs_on",
         EXCHANGE,
-        "        await self._end(work.failed(cancelled=self._context.cancelled), self._ran)\n",
+        "        await self._end(work.failed(cancelled=True), self._ran)\n",
         "",
         (f"{ASGI}::test_a_truncated_answer_leaves_unknown",),
     ),

@@ -39,7 +39,10 @@ class HashedBody:
     async def read(self, most: int) -> str | None:
         """Read up to so many bytes, keep them for the handler, and return the fingerprint if that was all."""
         while not self.complete and not self.gone and self._fingerprint.size <= most:
-            self._kept.append(await self._next())
+            message = await self._next()
+            # Of pieces without bytes a caller could send any number, and each would be kept.
+            if message.get("body") or not message.get("more_body", False):
+                self._kept.append(message)
         return self.digest()
 
     async def drain(self) -> str | None:

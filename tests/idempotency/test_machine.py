@@ -89,6 +89,33 @@ class TestArrival:
         assert only(each.body_read(ONE)).claim.about.caller == "alice"
 
 
+class TestLongBodies:
+    """Their fingerprint is not known before the work, so that a store could not see that they are another payload."""
+
+    def test_they_do_not_take_what_they_may_not(self) -> None:
+        each = asked(policy(on_unknown="retry"), fingerprint=None)
+        assert each.claim is not None
+        assert not each.claim.take_unknown
+        refused = Refuse(Reason.IDEMPOTENCY_UNKNOWN)
+        assert only(each.began(0.0, Found(record(State.UNKNOWN)))) == refused
+        assert only(each.looked(0.0, record(State.UNKNOWN))) == refused
+
+    def test_they_take_what_may_be_theirs(self) -> None:
+        each = asked(policy(on_unknown="retry"), fingerprint=None)
+        action = only(each.began(0.0, Found(record(State.UNKNOWN, fingerprint=None))))
+        assert isinstance(action, Begin)
+        assert action.claim == each.claim
+        assert action.claim.take_unknown
+        assert only(each.began(0.0, Begun(2, unknown=True))) == Run(2)
+
+    def test_they_are_handed_over_with_what_the_policy_says(self) -> None:
+        """The fingerprint is known when the handler takes the key."""
+        rule = IdempotencyRule(in_transaction=True)
+        each = request(policy(on_unknown="retry", routes=[IdempotencyRoute("/payments", rule)]))
+        each.arrived(["key"])
+        assert only(each.body_read(None)).claim.take_unknown
+
+
 class TestOutcomes:
     def test_a_completed_one_is_replayed(self) -> None:
         action = only(asked().began(0.0, Found(record(State.COMPLETED))))
