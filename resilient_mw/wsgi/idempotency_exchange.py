@@ -119,6 +119,10 @@ class IdempotencyExchange:
         refused = self._slots_again()
         if refused is not None:
             return self._refuse(refused)
+        if self._context.cancelled:
+            # The store, or the wait for a slot, has taken what was left: the key is as it was.
+            attempt.end(Work.given_up)
+            self._context.check()
         ran = runs_as(action.fence, unknown=self._unknown)
         return attempt.run(self._environ, self._start_response, ran)
 

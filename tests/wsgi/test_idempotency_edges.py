@@ -1,0 +1,49 @@
+"""Idempotency keys under WSGI where something is unusual: where an application is mounted, when the deadline passes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from resilient_mw import ServerPolicy
+from resilient_mw.idempotency import StoreUnavailable
+from resilient_mw.stores.memory import MemoryIdempotencyStore
+from resilient_mw.wsgi import ResilienceMiddleware
+from tests.wsgi.helpers import slots_taken
+from tests.wsgi.test_idempotency import Payments, guarded, post, state_in
+
+
+def test_each_place_where_an_application_is_mounted_has_keys_of_its_own() -> None:
+    app = Payments()
+    middleware = guarded(app)
+    for root in ("/shop", "/office", "/shop"):
+        post(middleware, script_name=root).run()
+    assert app.runs == 2
+
+
+class Slow(MemoryIdempotencyStore):
+    """A store that takes all the time that it gets."""
+
+    def __init__(self, *, answers: bool) -> None:
+        super().__init__()
+        self._answers = answers
+
+    def begin(self, claim: Any, *, timeout: float = 5.0) -> Any:
+        time.sleep(timeout)
+        if self._answers:
+            return super().begin(claim, timeout=timeout)
+        raise StoreUnavailable("slow")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_nothing_is_begun_after_the_deadline(answers: bool) -> None:
+    """Neither under the key, which would be unknown for a day, nor unprotected."""
+    app = Payments()
+    middleware = guarded(app, Slow(answers=answers), store_down="open")
+    policy = ServerPolicy(deadline_default=0.2)
+    said = post(ResilienceMiddleware(middleware, policy)).run()
+    assert (said.status[:3], app.runs) == ("504", 0)
+    assert state_in(middleware) is None
+    assert slots_taken(policy) == 0
