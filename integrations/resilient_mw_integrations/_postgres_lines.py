@@ -134,8 +134,10 @@ class PostgresLine:
                 cursor.execute(_text(payload, until - self._clock.now()), payload[1])
                 return _rows(cursor)
         except BaseException as error:
-            # Of a conversation that was broken off nobody knows where it is.
-            if not (isinstance(error, psycopg.Error) and error.sqlstate):
+            # Of a conversation that was broken off nobody knows where it is. What no parameter may be was not said at all.
+            if not (
+                isinstance(error, psycopg.DataError) or (isinstance(error, psycopg.Error) and error.sqlstate)
+            ):
                 connection.close()
             raise
         finally:

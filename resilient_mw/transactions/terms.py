@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypedDict
@@ -22,7 +23,8 @@ from resilient_mw.runtime.handed import HANDED
 FIELD: Final = "idempotency-key"
 WAIT: Final = 5.0
 """Seconds that a repeat waits at most for the transaction of the first one by default: it holds a connection meanwhile."""
-LONGEST_KEY: Final = 255
+KEY: Final = re.compile(r"[^\0\ud800-\udfff]{1,255}")
+"""Text that every database takes."""
 LONGEST_MS: Final = 2_147_483_647
 
 
@@ -127,7 +129,7 @@ class Terms:
             if not lines:
                 raise refused(Reason.IDEMPOTENCY_KEY_MISSING)
             key = parse_idempotency_key(lines)
-        if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
+        if not isinstance(key, str) or KEY.fullmatch(key) is None:
             raise refused(Reason.IDEMPOTENCY_KEY_INVALID)
         return Claim(
             record=record_key(key, caller=self.caller, method="", route=self.operation),

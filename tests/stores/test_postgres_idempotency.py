@@ -19,6 +19,7 @@ from resilient_mw.idempotency import (
     StoredAnswer,
     StoreUnavailable,
 )
+from resilient_mw.idempotency.record import About
 from resilient_mw.testing.idempotency_checks import begun, found, looked
 from resilient_mw_integrations._postgres_lines import BoundedConnection
 from resilient_mw_integrations.postgres import (
@@ -257,3 +258,16 @@ async def test_while_the_server_is_away_the_middleware_refuses(server: PostgresS
     """Nothing runs whose key cannot be recorded."""
     store = AsyncPostgresIdempotencyStore(server.dsn)
     await refuses_while_the_server_is_away(store, server.stop, server.start, store_timeout=0.5)
+
+
+def test_a_text_that_cannot_be_kept_costs_no_connection(server: PostgresServer) -> None:
+    """A driver refuses it before anything is said: another attempt, on another connection, would fare no better."""
+    with ConnectionPool(server.dsn, min_size=1, max_size=1, open=True) as pool:
+        store = PostgresIdempotencyStore(pool)
+        store.create(timeout=30)
+        with pool.connection() as connection:
+            before = connection.info.backend_pid
+        with pytest.raises(StoreUnavailable, match="NUL"):
+            store.begin(TESTS.claim(about=About(route="/a\0b")), timeout=5)
+        with pool.connection() as connection:
+            assert connection.info.backend_pid == before

@@ -47,6 +47,15 @@ def _nothing_for(asked: Asked) -> Done:
     return Done([(0, None)]) if asked.sql == POSTGRES.full else Done()
 
 
+@pytest.mark.parametrize("key", ["", "k" * 256, "a\0b", "a\ud800b"])
+def test_a_key_that_no_database_takes_is_refused(key: str) -> None:
+    """JSON, for one, may have all of these in a text."""
+    with pytest.raises(IdempotencyRefused) as caught:
+        Terms(**{**MINE, "key": key}).claim()
+    assert caught.value.reason is Reason.IDEMPOTENCY_KEY_INVALID
+    assert Terms(**{**MINE, "key": "k" * 255}).claim().about.key == "k" * 255
+
+
 def test_a_wait_ends_with_the_budget() -> None:
     with budget(2):
         assert 0 < Terms(**MINE, wait=5).milliseconds() <= 2_000
