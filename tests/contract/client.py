@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,13 @@ async def leave(port: int, path: str, *, after: float | asyncio.Event, budget_ms
     hung_up = time.monotonic()
     writer.transport.abort()
     return hung_up
+
+
+async def until(holds: Callable[[], object], within: float = 10.0) -> None:
+    """Wait for a state of the service, however busy the machine is."""
+    async with asyncio.timeout(within):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 async def open_loop(

