@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import threading
+from collections.abc import AsyncIterator
 
 import hypothesis  # noqa: F401  its plugin imports it at the end, and then finds nobody who refers to what was frozen
 import pytest
 
 from resilient_mw.core import marks
+from tests.own_time import own_time_of
 
 # Some tests send themselves, or a process of theirs, what Ctrl-C sends. A runner in the background has that signal ignored,
 # and so would everything it starts.
@@ -26,3 +29,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture
+async def own_time(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Give a test, all of which is in one event loop, a time that no busy machine moves. Not for those `in_real_time`."""
+    if request.node.get_closest_marker("in_real_time") is not None:
+        yield
+        return
+    with own_time_of(asyncio.get_running_loop()):
+        yield

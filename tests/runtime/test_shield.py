@@ -29,6 +29,8 @@ from tests.runtime.small_shell import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 HELD = 0.25
 """Seconds that a section takes which the deadline finds in the middle."""
 
@@ -205,6 +207,7 @@ async def test_what_a_section_waits_for_is_cancelled_once_when_its_time_is_over(
     assert cancels == [1, 1]
 
 
+@pytest.mark.in_real_time
 async def test_what_the_request_was_cancelled_for_is_told_when_the_time_of_the_section_is_over() -> None:
     raised: list[object] = []
 
@@ -347,6 +350,7 @@ async def test_a_section_below_an_anyio_group_and_its_own_children() -> None:
 
 
 @pytest.mark.parametrize("to_thread", [asyncio.to_thread, anyio.to_thread.run_sync])
+@pytest.mark.in_real_time
 async def test_a_section_in_a_worker_thread(to_thread: Callable[..., Awaitable[object]]) -> None:
     log: list[object] = []
 
@@ -666,6 +670,7 @@ async def test_a_scope_around_a_section_ends_it_when_its_time_is_over(form: Form
     assert task.cancelling() == 0
 
 
+@pytest.mark.in_real_time
 async def test_a_scope_whose_child_is_in_a_section_waits_for_it() -> None:
     log = []
 

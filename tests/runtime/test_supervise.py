@@ -96,6 +96,8 @@ async def test_an_ended_record_is_freed_without_the_garbage_collector_too() -> N
     finally:
         gc.enable()
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 
 async def test_the_tick_lives_only_while_something_is_in_flight() -> None:
     loop = asyncio.get_running_loop()
@@ -373,6 +375,7 @@ async def test_without_a_reason_every_exception_passes_untouched() -> None:
     assert outcome.releases == 1
 
 
+@pytest.mark.in_real_time
 async def test_the_context_is_current_inside_and_gone_outside() -> None:
     seen: list[object] = []
 
@@ -556,6 +559,7 @@ async def test_callbacks_that_fail_stop_nothing() -> None:
     assert [type(each) for each in complaints] == [asyncio.CancelledError, ValueError]
 
 
+@pytest.mark.in_real_time
 async def test_a_callback_registered_too_late_is_called_soon_and_one_of_work_that_ended_never() -> None:
     log: list[str] = []
 
@@ -579,6 +583,7 @@ async def test_a_callback_registered_too_late_is_called_soon_and_one_of_work_tha
     assert log == ["awaited"]
 
 
+@pytest.mark.in_real_time
 async def test_callbacks_registered_by_many_threads_at_the_end_are_all_called() -> None:
     called: list[int] = []
 
@@ -601,6 +606,7 @@ async def test_callbacks_registered_by_many_threads_at_the_end_are_all_called() 
 
 
 @pytest.mark.parametrize("deadline", [DEADLINE, 5.0])
+@pytest.mark.in_real_time
 async def test_hold_keeps_the_slot_for_work_that_nobody_awaits(deadline: float) -> None:
     pool = concurrent.futures.ThreadPoolExecutor(1)
 
@@ -621,6 +627,7 @@ async def test_hold_keeps_the_slot_for_work_that_nobody_awaits(deadline: float) 
     pool.shutdown()
 
 
+@pytest.mark.in_real_time
 async def test_hold_from_a_thread_and_for_a_task() -> None:
     keep: list[object] = []
 

@@ -36,6 +36,9 @@ from tests.runtime.small_shell import (
 )
 
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 class Log:
     """What the parts of a handler did."""
 
@@ -158,6 +161,7 @@ async def test_shielded_work_is_not_cancelled() -> None:
     assert log == ["shared"]
 
 
+@pytest.mark.in_real_time
 async def test_a_bare_wait_leaves_its_tasks_alone_as_without_us() -> None:
     release = asyncio.Event()
     task = asyncio.create_task(release.wait())
@@ -249,6 +253,7 @@ THREADS = [
 
 
 @pytest.mark.parametrize("shape", THREADS)
+@pytest.mark.in_real_time
 async def test_b17_the_504_leaves_on_time_and_the_slot_is_held_until_the_thread_ends(
     shape: Callable[[Held], Awaitable[None]],
 ) -> None:
@@ -262,6 +267,7 @@ async def test_b17_the_504_leaves_on_time_and_the_slot_is_held_until_the_thread_
     assert outcome.late == 1
 
 
+@pytest.mark.in_real_time
 async def test_a_handler_whose_thread_is_back_ends_by_itself_or_is_cancelled_after_50_ms() -> None:
     log: list[str] = []
     held = Held()
@@ -285,6 +291,7 @@ async def test_a_handler_whose_thread_is_back_ends_by_itself_or_is_cancelled_aft
     assert 0.045 <= outcome.freed_after(held.ended[0]) < 2.0
 
 
+@pytest.mark.in_real_time
 async def test_a_handler_that_is_cancelled_after_its_thread_has_its_whole_time_from_then_on() -> None:
     log: list[str] = []
     held = Held()
@@ -303,6 +310,7 @@ async def test_a_handler_that_is_cancelled_after_its_thread_has_its_whole_time_f
     assert outcome.late == 1
 
 
+@pytest.mark.in_real_time
 async def test_the_next_thread_that_a_handler_starts_in_its_grace_holds_the_slot_as_well() -> None:
     first, second = Held(), Held()
 
@@ -317,6 +325,7 @@ async def test_the_next_thread_that_a_handler_starts_in_its_grace_holds_the_slot
     assert outcome.freed_after(second.ended[0]) >= 0
 
 
+@pytest.mark.in_real_time
 async def test_a_begun_response_is_closed_at_once_although_a_thread_runs() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -332,6 +341,7 @@ async def test_a_begun_response_is_closed_at_once_although_a_thread_runs() -> No
     assert 0 <= outcome.freed_after(held.ended[0]) < 2.0
 
 
+@pytest.mark.in_real_time
 async def test_work_that_still_queues_for_a_thread_never_runs() -> None:
     pool = concurrent.futures.ThreadPoolExecutor(1)
     loop = asyncio.get_running_loop()
@@ -362,6 +372,7 @@ async def test_work_that_still_queues_for_a_thread_never_runs() -> None:
     pool.shutdown()
 
 
+@pytest.mark.in_real_time
 async def test_what_queues_behind_running_calls_of_one_gather_never_runs() -> None:
     pool = concurrent.futures.ThreadPoolExecutor(1)
     loop = asyncio.get_running_loop()
@@ -383,6 +394,7 @@ async def test_what_queues_behind_running_calls_of_one_gather_never_runs() -> No
     pool.shutdown()
 
 
+@pytest.mark.in_real_time
 async def test_a_call_that_leaves_its_queue_in_spite_of_the_cancel_holds_the_slot() -> None:
     """The queue is left between the look at it and the cancel that reaches it one turn later."""
     entered = threading.Event()
@@ -426,6 +438,7 @@ async def test_a_call_that_leaves_its_queue_in_spite_of_the_cancel_holds_the_slo
     pool.shutdown()
 
 
+@pytest.mark.in_real_time
 async def test_a_pool_of_2_and_a_limit_of_2_never_has_more_than_2_threads_at_work() -> None:
     pool = concurrent.futures.ThreadPoolExecutor(8)
     loop = asyncio.get_running_loop()
@@ -468,6 +481,7 @@ async def test_a_pool_of_2_and_a_limit_of_2_never_has_more_than_2_threads_at_wor
     pool.shutdown()
 
 
+@pytest.mark.in_real_time
 async def test_many_threads_left_behind_at_once_each_free_their_own_slot() -> None:
     shell = Shell(
         plain(lambda: asyncio.gather(asyncio.to_thread(time.sleep, 0.3), asyncio.sleep(5))), deadline=0.05
@@ -672,6 +686,7 @@ async def test_b23_the_outer_one_expires_during_the_clean_up_of_the_innermost_of
     assert [each.releases for each in outcomes] == [1, 1]
 
 
+@pytest.mark.in_real_time
 async def test_b20_two_hundred_requests_leave_no_connection_checked_out() -> None:
     """B20: the clean-up awaits three times; half of the callers leave, half expire."""
 
@@ -750,6 +765,7 @@ async def test_b14_an_abandoned_generator_causes_no_complaint() -> None:
     assert log == ["closed", "closed"]
 
 
+@pytest.mark.in_real_time
 async def test_b13_the_same_deadline_everywhere_and_no_value_of_another_request() -> None:
     """B13: handler, child task, thread and nested coroutine see their own request, 50 at once."""
     wrong: list[object] = []
