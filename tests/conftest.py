@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -34,7 +35,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture
 async def own_time(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """Give a test, all of which is in one event loop, a time that no busy machine moves. Not for those `in_real_time`."""
-    if request.node.get_closest_marker("in_real_time") is not None:
+    in_a_loop = inspect.iscoroutinefunction(request.function)
+    if not in_a_loop or request.node.get_closest_marker("in_real_time") is not None:
         yield
         return
     with own_time_of(asyncio.get_running_loop()):

@@ -12,6 +12,8 @@ import pytest
 from resilient_mw.asgi.channel import MOST_BYTES, MOST_MESSAGES, Channel, nothing
 from tests.asgi.driver import DISCONNECT, ONE_SHOT, Message, Request, hello, nothing_left, until
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 
 class Source:
     """A server's `receive`, read by a channel."""

@@ -26,6 +26,9 @@ from tests.asgi.driver import (
 START, MORE, END = "start", "more", "end"
 
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 def hypercorn(**more: Any) -> dict[str, Any]:
     """Return a POST as Hypercorn tells of it."""
     asgi = {"version": "3.0", "spec_version": "2.1"}

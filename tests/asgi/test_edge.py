@@ -34,6 +34,9 @@ from tests.asgi.driver import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 NOW = 1_795_953_599_000_000_000
 """The wall clock of these tests, in nanoseconds."""
 PROXY, CLIENT, FRIEND = "10.0.0.7", "203.0.113.9", "10.9.9.9"
@@ -349,6 +352,7 @@ async def test_a_body_that_was_read_in_a_task_of_its_own_ends_the_whole_request(
 
 @pytest.mark.parametrize("around", [False, True], ids=["plain", "function middleware"])
 @pytest.mark.parametrize("path", ["/model", "/stream", "/thread"])
+@pytest.mark.in_real_time
 async def test_frameworks_do_not_make_another_answer_of_it(path: str, around: bool) -> None:
     app = FastAPI()
 

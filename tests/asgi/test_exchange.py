@@ -36,6 +36,9 @@ from tests.asgi.driver import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 TELLING = pytest.mark.parametrize("telling", [LATCHED, ONE_SHOT])
 DISCONNECT = {"type": "http.disconnect"}
 

@@ -22,6 +22,9 @@ from resilient_mw.wsgi import ResilienceMiddleware as WsgiMiddleware
 from tests.asgi.driver import Request, budget, hello, http_scope
 from tests.wsgi.helpers import hello as wsgi_hello
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 SECONDS = 121
 """One request a second: the log has a line at the first, after a minute, and after two."""
 

@@ -39,6 +39,9 @@ from tests.asgi.driver import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 ON_TIME = 0.25
 
 
@@ -290,6 +293,7 @@ async def test_b29_no_work_begins_for_those_who_left_or_whose_time_is_over() -> 
     assert begun == ["/blocked", "/fresh"]
 
 
+@pytest.mark.in_real_time
 async def test_b38_a_dependency_that_never_answers_piles_nothing_up() -> None:
     """B38: requests, their bodies and their memory stay bounded; refusals are quick and read no body."""
     dependency = asyncio.Event()
@@ -324,6 +328,7 @@ async def test_b38_a_dependency_that_never_answers_piles_nothing_up() -> None:
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_real_time
 async def test_b17_a_thread_keeps_its_slot_until_it_returns() -> None:
     """B17: limit 2, a pool of two, 20 expired requests with sync endpoints: never more than two threads at work."""
     lock = threading.Lock()
@@ -374,6 +379,7 @@ async def test_b17_a_thread_keeps_its_slot_until_it_returns() -> None:
     assert sum(route.late for route in figures(middleware).routes) == 0, "250 ms is not passed here"
 
 
+@pytest.mark.in_real_time
 async def test_b17_a_thread_that_a_cut_off_response_leaves_behind_keeps_its_slot() -> None:
     """B17: the connection is closed at the deadline, and nobody waits for the thread any more but its slot."""
     ended: list[float] = []
@@ -411,6 +417,7 @@ async def test_b17_a_blocked_loop_answers_as_soon_as_it_breathes() -> None:
     assert 0.3 <= request.times[0] < 0.3 + ON_TIME
 
 
+@pytest.mark.in_real_time
 async def test_b28_time_spent_waiting_for_a_thread_counts_and_a_late_start_does_not_happen() -> None:
     """B28: a pool of one, three requests: those who did not get their thread in time never enter the handler."""
     begun = 0

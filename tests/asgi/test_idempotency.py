@@ -24,6 +24,9 @@ from resilient_mw.stores.sqlite import SQLiteIdempotencyStore
 from resilient_mw.testing import disabled
 from tests.asgi.driver import Request, http_scope
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 KEY = (b"idempotency-key", b'"k-1"')
 
 
@@ -226,6 +229,7 @@ async def test_no_place_to_wait_is_409_with_a_time() -> None:
         app.go.clear()
 
 
+@pytest.mark.in_real_time
 async def test_who_waits_for_another_process_looks_into_the_store(tmp_path: Path) -> None:
     """Two middlewares over one file: nobody wakes who waits at the other one."""
     app = Payments()

@@ -21,6 +21,8 @@ from tests.asgi.driver import Request, budget, http_scope
 from tests.asgi.test_idempotency import KEY, Away, Payments, guarded, post, state_in, waits
 from tests.wsgi.helpers import outcomes, queued, refused, slots_taken
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(1000):
@@ -273,6 +275,7 @@ class TestFigures:
         assert unprotected.desk.figures.outcomes() == {"unprotected": 1}
 
 
+@pytest.mark.in_real_time
 async def test_other_scopes_pass() -> None:
     seen: list[str] = []
 

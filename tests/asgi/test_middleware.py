@@ -40,6 +40,9 @@ from tests.asgi.driver import (
 )
 from tests.runtime.downed import Downed
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 ON_TIME = 0.25
 """Seconds after its deadline within which a 504 counts as on time on a busy machine."""
 

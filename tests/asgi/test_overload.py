@@ -16,6 +16,9 @@ from resilient_mw.runtime.overload import Overload
 from tests.asgi.driver import Counting, Request, answer, budget, http_scope, nothing_left, plain, until
 
 # Only what these tests bring about, and at once.
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 QUICK: dict[str, Any] = {
     "slots": Band(0.5, 1.0), "queue": None, "queue_age": None, "loop_lag": None, "memory": None,
     "memory_pressure": None, "gc": None, "pool_wait": None, "dependency_errors": None, "dependency_latency": None, "rise": 0.02, "fall": 0.02, "dwell": 0.0,

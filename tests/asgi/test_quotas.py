@@ -33,6 +33,9 @@ from tests.asgi.driver import (
 from tests.asgi.test_tenants import held, of
 from tests.runtime.test_quotas import Store
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 HOURLY = Quota("2/hour", name="hourly")
 
 

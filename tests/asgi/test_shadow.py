@@ -28,6 +28,8 @@ from tests.asgi.driver import (
 from tests.asgi.driver import until as until_true
 from tests.asgi.sockets import Socket
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 
 def shadow(middleware: ResilienceMiddleware) -> ShadowSnapshot:
     found = figures(middleware).shadow
@@ -195,6 +197,7 @@ async def test_the_deadline_of_a_middleware_around_it_holds() -> None:
     assert kept[0] < math.inf
 
 
+@pytest.mark.in_real_time
 async def test_websockets_over_their_limit_are_served_without_a_place() -> None:
     gate = asyncio.Event()
     served = 0

@@ -12,6 +12,9 @@ from resilient_mw import ServerPolicy, current
 from resilient_mw.asgi import ResilienceMiddleware
 from tests.asgi.driver import Counting, Message, Request, answer, http_scope, nothing_left, outcomes, until
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 LIFESPAN = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
 
 

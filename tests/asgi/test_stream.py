@@ -46,6 +46,9 @@ from tests.asgi.driver import (
 )
 from tests.asgi.test_transparency import CONVERSATIONS
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 CHUNK: Message = {"type": "http.response.body", "body": b"x", "more_body": True}
 END: Message = {"type": "http.response.body", "body": b""}

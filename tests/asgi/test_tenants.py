@@ -30,6 +30,8 @@ from tests.asgi.driver import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 
 def of(*tenants: str, path: str = "/", more: tuple[tuple[bytes, bytes], ...] = ()) -> dict[str, Any]:
     """Return the scope of a request with a tenant's header, once for each name."""

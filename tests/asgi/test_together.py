@@ -42,6 +42,9 @@ from tests.asgi.test_stream import (
 # -- streams in shadow mode --------------------------------------------------------------------------------------------
 
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 @pytest.mark.parametrize("shadow", [["deadlines"], ["quotas"]])
 async def test_who_leaves_as_his_wait_ends_gives_his_place_back_in_shadow_mode(shadow: list[str]) -> None:
     app = Events()
@@ -273,6 +276,7 @@ async def test_a_deadline_that_moves_is_not_fixed_by_a_middleware_inside(inside:
         assert request.complete, request.messages
 
 
+@pytest.mark.in_real_time
 async def test_a_file_has_no_gaps_for_a_middleware_inside_either() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(dict(START))
@@ -294,6 +298,7 @@ async def test_a_file_has_no_gaps_for_a_middleware_inside_either() -> None:
 
 
 @pytest.mark.parametrize("within", ["its time", "longer than its time"])
+@pytest.mark.in_real_time
 async def test_a_websocket_whose_peer_leaves_in_a_section_is_told_and_not_cancelled(within: str) -> None:
     told: list[object] = []
 

@@ -35,6 +35,9 @@ from tests.asgi.driver import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 BEHIND_THE_WATCHER = 0.15
 """Seconds after which a request is watched for a disconnect by a reader of ours."""
 
@@ -363,6 +366,7 @@ async def test_b13_a_queued_requests_receive_is_called_in_its_context() -> None:
     assert set(seen) == {"by a middleware"}
 
 
+@pytest.mark.in_real_time
 async def test_b13_one_deadline_for_all_that_runs_for_a_request() -> None:
     """B13: child tasks, threads and background work read the same instant; outside there is none."""
     found: dict[str, float] = {}
@@ -399,6 +403,7 @@ async def test_b13_one_deadline_for_all_that_runs_for_a_request() -> None:
     assert len(set(found.values())) == 1
 
 
+@pytest.mark.in_real_time
 async def test_b13_concurrent_requests_never_see_each_others_budget() -> None:
     """B13: 50 at once, each with a budget of its own."""
     wrong: list[Any] = []

@@ -19,7 +19,6 @@ from resilient_mw.core.snapshot import AppSnapshot
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.wsgi import ResilienceMiddleware as WsgiMiddleware
 
-
 HELD = -1.0
 """Seconds that mean: until the test says so."""
 

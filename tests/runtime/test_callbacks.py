@@ -19,7 +19,18 @@ from resilient_mw.runtime.supervise import Supervised
 from tests.asgi.driver import Request, answer, budget, http_scope, until
 from tests.runtime.small_shell import Shell, expired, nothing_left, plain, run, serve
 
+pytestmark = pytest.mark.usefixtures("own_time")
 
+
+def over() -> None:
+    """Wait in a thread until its request is over."""
+    request = current()
+    while request.cancel_reason is None:
+        time.sleep(0.005)
+    time.sleep(0.05)
+
+
+@pytest.mark.in_real_time
 async def test_what_was_registered_in_a_worker_thread_may_block_and_the_loop_goes_on() -> None:
     seen: list[object] = []
     turns = 0
@@ -30,7 +41,7 @@ async def test_what_was_registered_in_a_worker_thread_may_block_and_the_loop_goe
 
     def work() -> None:
         current().on_cancel(blocks)
-        time.sleep(0.15)
+        over()
 
     async def handler() -> None:
         await asyncio.to_thread(work)
@@ -48,16 +59,17 @@ async def test_what_was_registered_in_a_worker_thread_may_block_and_the_loop_goe
     assert seen == [(CancelReason.DEADLINE, CancelReason.DEADLINE, "resilient_mw on_cancel")]
     assert outcome.released_at is not None
     assert outcome.released_at >= 0.39  # not before the callback had ended
-    assert turns > 12
+    assert turns > 5
 
 
+@pytest.mark.in_real_time
 async def test_a_thread_that_hangs_in_a_callback_holds_the_slot_for_one_second_only() -> None:
     let_go = threading.Event()
     complaints: list[str] = []
 
     def work() -> None:
         current().on_cancel(lambda reason: let_go.wait(20))  # type: ignore[arg-type,return-value]
-        time.sleep(0.15)
+        over()
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
     try:
@@ -66,11 +78,12 @@ async def test_a_thread_that_hangs_in_a_callback_holds_the_slot_for_one_second_o
         let_go.set()
     expired(outcome)
     assert outcome.released_at is not None
-    assert 1.0 <= outcome.released_at < 3.0
+    assert 1.0 <= outcome.released_at < 10.0
     assert complaints == ["An on_cancel callback took longer than one second"]
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function", "returns an awaitable"])
+@pytest.mark.in_real_time
 async def test_whatever_a_worker_thread_registers_is_called_once_and_awaited_in_the_loop(kind: str) -> None:
     seen: list[object] = []
 
@@ -85,7 +98,7 @@ async def test_whatever_a_worker_thread_registers_is_called_once_and_awaited_in_
 
     def work() -> None:
         current().on_cancel(callback)
-        time.sleep(0.15)
+        over()
 
     async with nothing_left():
         expired(await run(plain(lambda: asyncio.to_thread(work))))
@@ -138,6 +151,7 @@ async def _takes_long(reason: CancelReason) -> None:
 
 @pytest.mark.parametrize("callback", [_fails, _fails_later, _takes_long])
 @pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.in_real_time
 async def test_errors_of_callbacks_are_counted_and_the_slot_comes_back(
     callback: Callable[[CancelReason], Any], in_thread: bool
 ) -> None:

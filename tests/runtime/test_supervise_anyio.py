@@ -396,6 +396,7 @@ async def test_b01_background_tasks_live_after_a_complete_response(wrappings: in
 
 # -- threads -----------------------------------------------------------------------------------------------------------
 
+
 async def _to_thread(held: Held) -> None:
     await anyio.to_thread.run_sync(held.work)
 

@@ -35,7 +35,6 @@ from tests.runtime.small_shell import (
     until,
 )
 
-
 pytestmark = pytest.mark.usefixtures("own_time")
 
 
@@ -176,6 +175,7 @@ async def test_a_bare_wait_leaves_its_tasks_alone_as_without_us() -> None:
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
+
 
 async def _to_thread(held: Held) -> None:
     await asyncio.to_thread(held.work)

@@ -12,8 +12,20 @@ from typing import Any
 
 import pytest
 
+from resilient_mw.runtime.context import current
 from tests.django_project import ready
-from tests.runtime.small_shell import App, Outcome, Shell, expired, nothing_left, plain, run, serve, until
+from tests.runtime.small_shell import (
+    App,
+    Held,
+    Outcome,
+    Shell,
+    expired,
+    nothing_left,
+    plain,
+    run,
+    serve,
+    until,
+)
 
 asgiref_sync = pytest.importorskip("asgiref.sync")
 
@@ -41,7 +53,12 @@ async def work(name: str) -> None:
 
 
 def in_thread() -> None:
-    time.sleep(0.4)
+    """Work on for long after the request has been cancelled."""
+    request = current()
+    end = time.monotonic() + 10
+    while request.cancel_reason is None and time.monotonic() < end:
+        time.sleep(0.005)
+    time.sleep(0.3)
     ENDED.append(time.monotonic())
 
 
@@ -69,7 +86,7 @@ async def test_async_to_sync_below_a_thread_is_cancelled() -> None:
     expired(outcome)
     assert CLEANED == LOG
     assert outcome.released_at is not None
-    assert outcome.released_at < 0.25
+    assert outcome.released_at < 2.0
 
 
 async def test_a_thread_below_async_code_below_a_thread_holds_the_slot() -> None:
@@ -91,16 +108,18 @@ async def test_sync_to_async_that_queues_for_its_thread_never_runs() -> None:
     async def handler() -> None:
         await asgiref_sync.sync_to_async(ran.append)("ran")
 
+    held = Held()
+
     async def blocker() -> None:
-        await asgiref_sync.sync_to_async(time.sleep)(0.35)
+        await asgiref_sync.sync_to_async(held.work)()
 
     async with nothing_left():
         blocked = asyncio.create_task(blocker())
         await asyncio.sleep(0.01)
         outcome = await run(plain(handler))
         expired(outcome)
-        assert outcome.released_at is not None
-        assert outcome.released_at < 0.2
+        assert not blocked.done()
+        held.release.set()
         await blocked
     assert ran == []
 
@@ -203,7 +222,7 @@ async def test_django_at_a_disconnect(django_both: App) -> None:
     outcome = Outcome()
     async with nothing_left():
         request = asyncio.create_task(serve(shell, "/async", outcome=outcome))
-        await asyncio.sleep(0.1)
+        await until(lambda: LOG == ["view begun"])
         outcome.disconnect()
         await request
         await until(lambda: shell.taken == 0)
@@ -219,7 +238,7 @@ async def test_django_holds_the_slot_for_a_thread(django_both: App, path: str) -
     async with nothing_left():
         outcome = await run(django_both, path)
     expired(outcome)
-    assert 0 <= outcome.freed_after(ENDED[0]) < 0.3
+    assert 0 <= outcome.freed_after(ENDED[0]) < 2.0
 
 
 async def test_django_stream_is_cut(django_both: App) -> None:
@@ -238,7 +257,7 @@ async def test_django_view_that_swallows_is_nudged(django_both: App) -> None:
     assert LOG == ["swallowed"]
     assert outcome.late == 1
     assert outcome.released_at is not None
-    assert outcome.released_at < 0.6
+    assert outcome.released_at < 3.0
 
 
 # -- Quart -------------------------------------------------------------------------------------------------------------

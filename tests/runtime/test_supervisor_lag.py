@@ -10,6 +10,8 @@ import pytest
 from resilient_mw.runtime.supervise import LEAST_LAG, Supervisor
 from tests.runtime.small_shell import Exchange, Outcome
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
 
 def record(supervisor: Supervisor) -> Exchange:
     return Exchange(supervisor, 60.0, Outcome(), time.monotonic())

@@ -393,7 +393,7 @@ HANDLERS: list[Callable[[], Awaitable[Any]]] = [
 ]
 
 
-@pytest.mark.usefixtures("_fresh_warning")
+@pytest.mark.usefixtures("_fresh_warning", "own_time")
 @pytest.mark.parametrize("handler", HANDLERS, ids=["sleep", "gather", "group", "anyio", "wait_for", "thread"])
 @pytest.mark.parametrize("name", ["awaited", "chain_of", "scope_children"])
 async def test_without_its_names_it_falls_back_to_the_root(
@@ -421,6 +421,7 @@ async def test_without_anyios_names_it_falls_back_to_the_root(monkeypatch: pytes
     assert not (await look(lambda: asyncio.sleep(30))).blind
 
 
+@pytest.mark.usefixtures("own_time")
 async def test_without_the_wake_ups_everything_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outer tasks are not cancelled before they resume, groups are not quiet: less polite, not less final."""
     monkeypatch.setattr(wakeups, "awaited", _missing)

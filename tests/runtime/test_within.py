@@ -27,6 +27,9 @@ STEPS = st.lists(
 )
 
 
+pytestmark = pytest.mark.usefixtures("own_time")
+
+
 @settings(max_examples=200, deadline=None)
 @given(deadline=st.integers(0, 20) | st.just(float("inf")), steps=STEPS)
 def test_a_scope_never_grows_and_a_section_has_its_own_time_at_most(
