@@ -246,7 +246,8 @@ def _rows(cursor: psycopg.ClientCursor[Any]) -> list[list[Any]]:
 
 def _translated(error: psycopg.Error) -> StoreUnavailable:
     if isinstance(error, psycopg.errors.UndefinedTable):
-        return StoreUnavailable(f"{error}: call the store's create() once, or run its schema()")
+        missing = error.diag.message_primary or error
+        return StoreUnavailable(f"PostgreSQL: {missing}: call the store's create() once, or run its schema()")
     if isinstance(error, PoolTimeout):
         return StoreUnavailable(f"PostgreSQL: no connection in time: {error}")
     return StoreUnavailable(f"PostgreSQL: {error}")

@@ -38,6 +38,13 @@ WORDS = {
 LISTS = frozenset({"Sequence[str]", "Collection[str]"})
 TABLES: Mapping[str, Callable[..., object]] = {"classes": PriorityClass, "routes": RouteRule, "quotas": Quota}
 """Fields that hold lists of tables, and what each table becomes."""
+EXAMPLES: Mapping[str, str] = {
+    "classes": '[{name = "critical", weight = 8}, {name = "normal"}]',
+    "routes": '[{path = "/reports/*", priority = "sheddable"}]',
+    "quotas": '[{rate = "20/second"}]',
+    "overload": '{memory = "none"}',
+}
+"""What is written as TOML in a variable, and how."""
 SIMPLE = frozenset({"int", "float", "bool", "str"}) | LISTS
 
 
@@ -208,7 +215,9 @@ def _toml_value(field: str, text: str, source: str) -> object:
     try:
         document = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{source}: {field}={text!r} is not allowed: it must be TOML ({error})") from error
+        raise ValueError(
+            f"{source}: {field}={text!r} is not allowed: it must be TOML, for instance {EXAMPLES[field]} ({error})"
+        ) from error
     if document.keys() != {"value"}:
         raise ValueError(f"{source}: {field}={text!r} is not allowed: it must be one TOML value")
     return document["value"]

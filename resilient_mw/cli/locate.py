@@ -32,6 +32,15 @@ INNER = (
 GATHERED = ("router", "_base_app", "original_router")
 """Attributes of frameworks that lead to mounted applications."""
 MOST_LAYERS = 10_000
+ADDED = "app.add_middleware(ResilienceMiddleware, policy=...), or app.wsgi_app = ResilienceMiddleware(app.wsgi_app, ...)"
+ADDED_BY = {
+    "quart": "resilient_mw_integrations.quart.Resilience(app, limit=...)",  # before Flask: its classes derive from Flask's
+    "flask": "resilient_mw_integrations.flask.Resilience(app, limit=...)",
+    "litestar": "Litestar(plugins=[resilient_mw_integrations.litestar.ResiliencePlugin(limit=...)])",
+    "django": "application = resilient_mw_integrations.django.protect(application)",
+}
+"""How the middleware is added to an application, by the package of its class."""
+OURS = frozenset({"resilient_mw", "resilient_mw_integrations"})
 
 Result = TypeVar("Result")
 
@@ -200,10 +209,11 @@ def _nothing_found(app: object, target: str) -> str:
         return f"{target!r} is a function without a ResilienceMiddleware in sight: is it a factory? Then add --factory"
     if isinstance(app, ModuleType):
         return f"{target!r} is a module, not an application"
+    homes = {kind.__module__.partition(".")[0] for kind in type(app).__mro__}
+    how = next((how for name, how in ADDED_BY.items() if name in homes), ADDED)
     return (
         f"no ResilienceMiddleware of resilient_mw was found on {target!r}, a {type(app).__name__}. Add it "
-        "(app.add_middleware(ResilienceMiddleware, policy=...), or app.wsgi_app = ResilienceMiddleware(app.wsgi_app, ...)), "
-        "or name the outermost object, the one that the server is given"
+        f"({how}), or name the outermost object, the one that the server is given"
     )
 
 
@@ -230,6 +240,7 @@ def _run(what: str, function: Callable[[], Result]) -> Result:
     except Unusable:
         raise
     except (Exception, SystemExit) as error:  # any error of his is one that he has to see
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        frames = list(traceback.walk_tb(error.__traceback__))
+        his = [each for each in frames if each[0].f_globals.get("__name__", "").partition(".")[0] not in OURS]
+        where = "".join(f" ({frame.f_code.co_filename}, line {line})" for frame, line in (his or frames)[-1:])
         raise Unusable(f"{what} failed: {type(error).__name__}: {error}{where}") from error

@@ -95,7 +95,9 @@ class SQLiteFile:
             sqlite3.Error,
             ValueError,
         ) as error:  # an answer in the format of a later version is a ValueError
-            raise StoreUnavailable(f"{self._path}: {error}") from error
+            folder = Path(self._path).parent
+            why = "" if folder.is_dir() else f": there is no folder {folder}"
+            raise StoreUnavailable(f"{self._path}: {error}{why}") from error
 
     @contextmanager
     def _lent(self, timeout: float) -> Iterator[sqlite3.Connection]:

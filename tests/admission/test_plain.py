@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from resilient_mw import Band, OverloadPolicy, PriorityClass, RouteRule, ServerPolicy
-from resilient_mw.admission.plain import FIELDS, TABLES, from_plain, from_text, in_code_only, with_given
+from resilient_mw.admission.plain import (
+    EXAMPLES,
+    FIELDS,
+    TABLES,
+    from_plain,
+    from_text,
+    in_code_only,
+    with_given,
+)
 from resilient_mw.core.marks import Mark
 
 TABLE = """
@@ -143,6 +151,11 @@ def test_text_says_tables_in_toml() -> None:
     assert read("overload", "{stale_after = 5}") == OverloadPolicy(stale_after=5)
 
 
+@pytest.mark.parametrize("field", [*TABLES, "overload"])
+def test_the_example_in_an_error_is_allowed_itself(field: str) -> None:
+    with_given(ServerPolicy(tenant="X-Tenant"), {field: from_text(field, EXAMPLES[field], "V")})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -178,7 +191,11 @@ def test_what_is_wrong_is_named_with_its_source(text: str, message: str) -> None
         ("queue", "1.5", "V: queue='1.5' is not allowed: it must be a whole number"),
         ("max_wait", "nan", "V: max_wait=nan is not allowed: it must be a number from 0 to 3600"),
         ("debug", "perhaps", "V: debug='perhaps' is not allowed: it must be True or False"),
-        ("routes", "/reports", "V: routes='/reports' is not allowed: it must be TOML ("),
+        (
+            "routes",
+            "/reports",
+            "V: routes='/reports' is not allowed: it must be TOML, for instance [{path = ",
+        ),
         ("routes", "[]\nx = 1", "V: routes='[]\\nx = 1' is not allowed: it must be one TOML value"),
         ("quota_store", "redis://x", "V: quota_store can be given in code only"),
     ],

@@ -75,6 +75,36 @@ def test_an_error_in_the_application_names_the_line(explain: Explain) -> None:
     assert "shop.py, line 2)" in explain("x = 1\n1 / 0\n").err
 
 
+def test_a_value_that_is_not_allowed_names_the_line_of_the_application(explain: Explain) -> None:
+    source = "from resilient_mw import ServerPolicy\npolicy = ServerPolicy(limit=0)\n"
+    assert "a whole number of at least 1 (" in (said := explain(source).err)
+    assert said.rstrip().endswith("shop.py, line 2)")
+
+
+@pytest.mark.parametrize(
+    ("made", "how"),
+    [
+        ("from flask import Flask\napp = Flask('shop')", "(resilient_mw_integrations.flask.Resilience(app, "),
+        ("from quart import Quart\napp = Quart('shop')", "(resilient_mw_integrations.quart.Resilience(app, "),
+        (
+            "from litestar import Litestar\napp = Litestar()",
+            "(Litestar(plugins=[resilient_mw_integrations.litestar.Resil",
+        ),
+        (
+            "from django.core.handlers.wsgi import WSGIHandler\napp = WSGIHandler.__new__(WSGIHandler)",
+            "(application = resilient_mw_integrations.django.protect(application))",
+        ),
+        (
+            "from starlette.applications import Starlette\napp = Starlette()",
+            "(app.add_middleware(ResilienceMiddleware, ",
+        ),
+    ],
+    ids=["flask", "quart", "litestar", "django", "starlette"],
+)
+def test_it_says_how_this_framework_is_protected(made: str, how: str, explain: Explain) -> None:
+    assert f"Add it {how}" in explain(made).err
+
+
 def test_the_application_itself_is_left_as_it_was() -> None:
     app = FastAPI()
     app.add_middleware(ResilienceMiddleware)

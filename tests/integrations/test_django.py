@@ -151,7 +151,9 @@ def test_checks_name_marks_and_rules_that_do_not_fit(settings: Any) -> None:
     def nowhere(request: Any) -> Any: ...
 
     settings(RESILIENT_MW={"routes": [RouteRule("/gone")], "refusal_template": "gone.html"})
-    assert ids(check_policy(None)) == ["resilient_mw.E003", "resilient_mw.W001", "resilient_mw.W002"]
+    told = check_policy(None)
+    assert ids(told) == ["resilient_mw.E003", "resilient_mw.W001", "resilient_mw.W002"]
+    assert any(each.msg.endswith("cannot be drawn: there is no template 'gone.html'") for each in told)
     settings(RESILIENT_MW={"refusal_template": "broken.html"})
     assert nowhere is not None
     assert ids(check_policy(None)) == ["resilient_mw.E003", "resilient_mw.W002"]

@@ -61,9 +61,10 @@ def _check_template(name: str | None) -> list[Any]:
     try:
         get_template(name)
     except (TemplateDoesNotExist, TemplateSyntaxError) as error:
+        why = f"there is no template {str(error)!r}" if isinstance(error, TemplateDoesNotExist) else error
         return [
             checks.Error(
-                f"{SETTING}[{TEMPLATE!r}]={name!r} cannot be drawn: {error or 'there is no such template'}",
+                f"{SETTING}[{TEMPLATE!r}]={name!r} cannot be drawn: {why}",
                 hint="Refusals are problem documents until it can.",
                 id="resilient_mw.E003",
             )
