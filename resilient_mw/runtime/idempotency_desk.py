@@ -60,7 +60,7 @@ class IdempotencyDesk:
             raise ValueError(f"policy={policy!r} is not allowed: it must be an IdempotencyPolicy")
         self.policy = policy
         self.joins = Joins(policy.max_waiting)
-        self.figures = IdempotencyFigures()
+        self.figures = IdempotencyFigures(policy.name)
         self.listeners = Listeners(policy.listeners, MONOTONIC)
         self._field = policy.header.lower()
         self._treatments = Treatments(policy)

@@ -19,6 +19,7 @@ from resilient_mw.idempotency import (
     StoredAnswer,
     StoreUnavailable,
 )
+from resilient_mw.runtime.idempotency_figures import IdempotencyFigures
 from resilient_mw.stores.memory import MemoryIdempotencyStore
 from resilient_mw.stores.sqlite import SQLiteIdempotencyStore
 from resilient_mw.testing import disabled
@@ -414,6 +415,23 @@ async def test_the_store_is_away() -> None:
     assert app.runs == 0
     assert (await post(guarded(app, Away("begin"), store_down="open")).run()).status == 201
     assert app.runs == 1
+
+
+async def test_why_the_store_cannot_be_used_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    middleware = guarded(Payments(), Away("begin"), name="shop")
+    for _ in range(3):
+        await post(middleware).run()
+    (line,) = caplog.messages
+    assert line == "shop: the store of idempotency keys cannot be used (begin): StoreUnavailable: away"
+    IdempotencyFigures("other").asked("look", 0.0, 1.0, None)
+    assert len(caplog.messages) == 1, "what was answered is no news"
+    figures = IdempotencyFigures("shop")
+    for now in (100.0, 159.0, 161.0):
+        figures.asked("look", 99.0, now, OSError("refused"))
+    assert (
+        caplog.messages[1:]
+        == ["shop: the store of idempotency keys cannot be used (look): OSError: refused"] * 2
+    )
 
 
 async def test_an_answer_that_cannot_be_recorded_is_given_all_the_same() -> None:
