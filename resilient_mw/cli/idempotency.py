@@ -39,12 +39,13 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit status: 0 done, 1 no such record, or not released, 2 bad usage, 3 the store is away",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.add_argument("--store", metavar="STORE", default=os.environ.get(KEYS_STORE) or None)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[Keeper, argparse.Namespace], int], text: str) -> Any:
         each = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         each.set_defaults(run=run)
-        each.add_argument("--store", metavar="STORE", default=os.environ.get(KEYS_STORE) or None)
+        each.add_argument("--store", metavar="STORE", default=argparse.SUPPRESS)
         each.add_argument(
             "--timeout", metavar="SECONDS", type=_seconds, default=5.0, help="for each question (5)"
         )

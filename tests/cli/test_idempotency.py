@@ -341,6 +341,12 @@ def test_a_store_may_be_named_in_many_ways(run: Run, records: Records, tmp_path:
     assert run("purge", "--store", target).out == "0 expired records removed\n"
 
 
+def test_the_store_may_be_named_before_the_command(run: Run, records: Records) -> None:
+    records.add("k")
+    assert [row["key"] for row in rows(run("--store", "sqlite:///keys.db", "list", "--json"))] == ["k"]
+    assert "there is no file 'other.db'" in run("--store", "keys.db", "list", "--store", "other.db").err
+
+
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
