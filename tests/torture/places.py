@@ -62,7 +62,8 @@ class SQLitePlace:
 
     def start(self) -> None:
         """As of `Place`."""
-        SQLiteIdempotencyStore(self._path).create()
+        with closing(SQLiteIdempotencyStore(self._path)) as store:
+            store.create()
 
     def ledger(self) -> Ledger:
         """As of `Place`."""
