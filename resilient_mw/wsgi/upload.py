@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
 
 READ_FIRST = 1_048_576
-"""Bytes of the largest body that is read before: it is kept in memory."""
+"""Bytes of the largest body that is read before: it is kept in memory.
+
+It is not a field of the policy, since no application has a reason of its own for another value. Each thread of the
+server has one request in hand, so memory is bounded by their number. A smaller one would have forms and JSON hold slots while they
+arrive; what is larger is a file, to be taken in parts by the application, or to be buffered on disk by a proxy. How large a body
+may be at all is the application's to say: `max_body`.
+"""
 
 
 def receive(guard: Guard, environ: WSGIEnvironment, entry: RouteEntry, now: float) -> Decision | None:
