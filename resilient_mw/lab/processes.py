@@ -23,6 +23,7 @@ START_TIME = 30.0
 """Seconds that a process may take to say that it is ready; a busy machine is slow to import a framework."""
 
 OPEN_FILES = 8192
+CHUNK = 65_536
 
 
 class LabError(Exception):
@@ -71,6 +72,7 @@ class Child:
         self.process = process
         self._output = cast("asyncio.StreamReader", process.stdout)  # a pipe, see Children.start
         self._errors = errors
+        self._unheard: asyncio.Task[None] | None = None
 
     async def hear(self) -> dict[str, Any]:
         """Return its next message.
@@ -88,6 +90,20 @@ class Child:
             raise LabError(f"{self.module} said {line!r}, which is no message of the lab") from None
         return message
 
+    def ignore(self) -> asyncio.Task[None]:
+        """Read what it writes from now on, and forget it: a server that nobody reads stands still when its pipe is full.
+
+        Returns:
+            What has ended when it can write no more.
+        """
+        if self._unheard is None:
+            self._unheard = asyncio.create_task(self._to_the_end())
+        return self._unheard
+
+    async def _to_the_end(self) -> None:
+        while await self._output.read(CHUNK):
+            pass
+
     def complaint(self) -> str:
         """Return the last lines that it wrote to standard error."""
         self._errors.seek(0)
@@ -104,10 +120,10 @@ class Child:
         """Wait until it has ended, and free what belongs to it."""
         if self.process.stdin is not None:
             self.process.stdin.close()
-        await self.process.wait()
         with contextlib.suppress(TimeoutError):  # a process that it left behind may hold the other end
             async with asyncio.timeout(1.0):
-                await self._output.read()  # to its end: then the pipe is closed
+                await self.ignore()  # then the pipe is closed, which the wait below waits for as well
+        await self.process.wait()
         self._errors.close()
 
 
@@ -138,8 +154,14 @@ class Children:
         for child in self._children:
             await child.gone()
 
-    async def start(self, module: str, *arguments: str) -> tuple[Child, dict[str, Any]]:
+    async def start(
+        self, module: str, *arguments: str, says_more: bool = False
+    ) -> tuple[Child, dict[str, Any]]:
         """Start a module as a process of its own and return it with its first message.
+
+        Args:
+            module, arguments: what to start.
+            says_more: whether there will be further messages, which the caller hears; else what it writes is ignored.
 
         Raises:
             LabError: it ended or kept silent.
@@ -164,6 +186,9 @@ class Children:
         self._children.append(child)
         try:
             async with asyncio.timeout(START_TIME):
-                return child, await child.hear()
+                hello = await child.hear()
         except TimeoutError:
             raise LabError(f"{module} was not ready within {START_TIME:.0f} s: {child.complaint()}") from None
+        if not says_more:
+            child.ignore()
+        return child, hello

@@ -95,7 +95,9 @@ async def _run(
         "loads": [asdict(load) for load in step.loads],
         "stretches": {load.kind: step.stretches(load, length) for load in step.loads},
     }
-    generator, hello = await children.start("resilient_mw.lab.load", f"--plan={json.dumps(plan)}")
+    generator, hello = await children.start(
+        "resilient_mw.lab.load", f"--plan={json.dumps(plan)}", says_more=True
+    )
     start: float = hello["start"]
     share = length / step.length
 
