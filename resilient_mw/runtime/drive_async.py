@@ -15,22 +15,13 @@ from resilient_mw.runtime.race_async import AsyncRacers, race
 
 
 class AsyncAttempts(Protocol):
-    """What a transport does for the driver."""
+    """What a transport does for the driver. As `drive_sync.SyncAttempts`, in a task."""
 
-    async def attempt(self, start: Start) -> Head | Failure:
-        """Make an attempt up to its response head and keep the response, or the error, for later."""
-        ...
+    async def attempt(self, start: Start) -> Head | Failure: ...  # noqa: D102
 
-    async def discard(self, number: int) -> None:
-        """Close the response that is kept of an attempt, if there is one. What goes wrong in it ends the call."""
-        ...
+    async def discard(self, number: int) -> None: ...  # noqa: D102
 
-    async def sleep(self, until: float, waiter: Waiter | None = None) -> None:
-        """Wait until an instant on the owner's clock, or until a waiter is granted: set its `wake`, then look at it.
-
-        The error that is kept may still be asked for.
-        """
-        ...
+    async def sleep(self, until: float, waiter: Waiter | None = None) -> None: ...  # noqa: D102
 
 
 async def drive(
@@ -40,18 +31,7 @@ async def drive(
     racers: AsyncRacers | None = None,
     first: First | None = None,
 ) -> Action:
-    """Make the attempts of a call; return its last action: `Deliver`, `Fail`, `Expire` or `Refuse`.
-
-    Args:
-        owner: the owner of the dependency's state.
-        call: the call machine.
-        attempts: makes the attempts.
-        racers: makes several at the same time; None: it cannot, and the call was not told that it may have them.
-        first: says what became of the first attempt, where that has been made; the call has begun then.
-
-    Raises:
-        BaseException: what interrupted it; nothing is held then.
-    """
+    """Make the attempts of a call; return its last action. Arguments and errors as of `drive_sync.drive`."""
     try:
         actions: Actions = owner.begin(call) if first is None else owner.tell(call, 1, first())
         while True:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -12,8 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from resilient_mw.calls.attempt import ShortAttempt
 from resilient_mw.calls.bulkhead import Waiter
-from resilient_mw.calls.dependency import Dependency
-from resilient_mw.calls.events import Deliver, Failure, Head, Start
+from resilient_mw.calls.events import Failure, Head, Start
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_async import drive
@@ -22,11 +20,11 @@ from resilient_mw.runtime.race_async import Flight
 from resilient_mw.runtime.slot_waits import listen, wake, wake_task
 from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
-from resilient_mw.transport.fallback import acall_or_fall_back, can_fall_back
+from resilient_mw.transport.fallback import acall_or_fall_back
+from resilient_mw.transport.half import Half
 from resilient_mw.transport.leaving import leave_task
 from resilient_mw.transport.library import Library
-from resilient_mw.transport.passage import Passage, Route, Routes
-from resilient_mw.transport.prepare import Directory, can_hedge
+from resilient_mw.transport.passage import Passage, Route
 from resilient_mw.transport.reading import (
     Overdue,
     Reading,
@@ -43,22 +41,8 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
-class AsyncCalls(Generic[RequestT, ResponseT]):
-    """A transport that makes calls to dependencies, and passes every other request on. Arguments as of `SyncCalls`."""
-
-    def __init__(
-        self, library: Library, dependencies: Sequence[Dependency], inner: Any, *, bounded: bool
-    ) -> None:
-        self._library = library
-        self._directory = Directory(dependencies)
-        self._stands_by = can_fall_back(library, dependencies)
-        self._hedges = can_hedge(library, dependencies)
-        self._inner = inner
-        self._bounded = bounded
-        self._sleepers: set[asyncio.Future[None]] = set()
-        self._lost: deque[Any] = deque()
-        self._routes = routes = Routes(library, self._directory, self._route)
-        self._alone, self._origin = routes.alone, routes.origin
+class AsyncCalls(Half[asyncio.Future[None]], Generic[RequestT, ResponseT]):
+    """A transport that makes calls to dependencies, and passes every other request on. Arguments as of `Half`."""
 
     def handle_async_request(self, request: RequestT) -> Coroutine[Any, Any, ResponseT]:
         """Send a request and return the response, when this is awaited.
@@ -126,10 +110,6 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
             first = exchange.first_answered(response, passage)
         return await self._drive(exchange, first)
 
-    def _route(self, owner: DependencyOwner) -> Route:
-        bounded, body, lost = self._bounded, self._body, self._lost.append
-        return Route(self._library, owner, self._exchange, body=body, bounded=bounded, lost=lost)
-
     def _exchange(
         self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None
     ) -> AsyncExchange:
@@ -141,16 +121,10 @@ class AsyncCalls(Generic[RequestT, ResponseT]):
         racers = exchange.allow_hedges() if self._hedges else None
         try:
             action = await drive(exchange.owner, exchange.sending.call, exchange, racers, first)
-            if not isinstance(action, Deliver):
-                raise exchange.outcome(action)
         except BaseException:
             exchange.forget()
             raise
-        response = exchange.response
-        delivery = exchange.delivery(self._lost.append)
-        if delivery is not None:
-            response.stream = self._body(delivery)
-        return response
+        return self._delivered(exchange, action)
 
     def _body(self, delivery: Delivery) -> Any:
         library = self._library

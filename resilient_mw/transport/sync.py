@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -13,8 +12,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from resilient_mw.calls.attempt import ShortAttempt
 from resilient_mw.calls.bulkhead import Waiter
-from resilient_mw.calls.dependency import Dependency
-from resilient_mw.calls.events import Deliver, Failure, Head, Phase, Start
+from resilient_mw.calls.events import Failure, Head, Phase, Start
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.runtime.dependency_owner import DependencyOwner
 from resilient_mw.runtime.drive_sync import First, drive
@@ -22,10 +20,10 @@ from resilient_mw.runtime.race_sync import Flight
 from resilient_mw.runtime.slot_waits import Sleeper, check_wanted, listen
 from resilient_mw.runtime.watched import watched
 from resilient_mw.transport.exchange import DRAIN_LIMIT, Exchange
-from resilient_mw.transport.fallback import call_or_fall_back, can_fall_back
+from resilient_mw.transport.fallback import call_or_fall_back
+from resilient_mw.transport.half import Half
 from resilient_mw.transport.library import Library
-from resilient_mw.transport.passage import Passage, Route, Routes
-from resilient_mw.transport.prepare import Directory, can_hedge
+from resilient_mw.transport.passage import Passage, Route
 from resilient_mw.transport.scope import SCOPE
 from resilient_mw.transport.streams import Delivery
 
@@ -33,32 +31,8 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
-class SyncCalls(Generic[RequestT, ResponseT]):
-    """A transport that makes calls to dependencies, and passes every other request on.
-
-    Args:
-        library: the client library.
-        dependencies: who is called; the first one that matches a request is the one.
-        inner: the transport that sends. It is closed with this one.
-        bounded: whether each of its operations ends with the attempt.
-
-    Raises:
-        ValueError: the dependencies do not go together.
-    """
-
-    def __init__(
-        self, library: Library, dependencies: Sequence[Dependency], inner: Any, *, bounded: bool
-    ) -> None:
-        self._library = library
-        self._directory = Directory(dependencies)
-        self._stands_by = can_fall_back(library, dependencies)
-        self._hedges = can_hedge(library, dependencies)
-        self._inner = inner
-        self._bounded = bounded
-        self._sleepers: set[Sleeper] = set()
-        self._lost: deque[Any] = deque()
-        self._routes = routes = Routes(library, self._directory, self._route)
-        self._alone, self._origin = routes.alone, routes.origin
+class SyncCalls(Half[Sleeper], Generic[RequestT, ResponseT]):
+    """A transport that makes calls to dependencies, and passes every other request on. Arguments as of `Half`."""
 
     def handle_request(self, request: RequestT) -> ResponseT:
         """Send a request and return the response.
@@ -115,10 +89,6 @@ class SyncCalls(Generic[RequestT, ResponseT]):
             first = exchange.first_answered(response, passage)
         return self._drive(exchange, first)
 
-    def _route(self, owner: DependencyOwner) -> Route:
-        bounded, body, lost = self._bounded, self._body, self._lost.append
-        return Route(self._library, owner, self._exchange, body=body, bounded=bounded, lost=lost)
-
     def _exchange(
         self, owner: DependencyOwner, request: Any, begun: ShortAttempt | None = None
     ) -> SyncExchange:
@@ -130,16 +100,10 @@ class SyncCalls(Generic[RequestT, ResponseT]):
         racers = exchange.allow_hedges() if self._hedges else None
         try:
             action = drive(exchange.owner, exchange.sending.call, exchange, racers, first)
-            if not isinstance(action, Deliver):
-                raise exchange.outcome(action)
         except BaseException:
             exchange.forget()
             raise
-        response = exchange.response
-        delivery = exchange.delivery(self._lost.append)
-        if delivery is not None:
-            response.stream = self._body(delivery)
-        return response
+        return self._delivered(exchange, action)
 
     def _body(self, delivery: Delivery) -> Any:
         library = self._library
