@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resilient_mw.calls.dependency import Dependency, check_dependencies
@@ -180,8 +180,13 @@ def _warn(transport: Any) -> None:
     )
 
 
-def wrap_transports(client: Any, ours: type, make: Callable[[Any], Any]) -> None:
-    """Replace the transports of a client: there is no public way, so private names are touched.
+def wrap_transports(client: Any, ours: type[Any], dependencies: Sequence[Dependency]) -> None:
+    """Put transports of ours between a client and its own: there is no public way, so private names are touched.
+
+    Args:
+        client: the client, sync or async.
+        ours: the class of transports for it.
+        dependencies: whom they call.
 
     Raises:
         ValueError: the client is wrapped already.
@@ -191,7 +196,7 @@ def wrap_transports(client: Any, ours: type, make: Callable[[Any], Any]) -> None
         raise ValueError(
             f"{client!r} is wrapped already: its calls would be retried by two layers. Wrap it once"
         )
-    made = {id(transport): make(transport) for transport in transports if transport is not None}
+    made = {id(transport): ours(dependencies, transport) for transport in transports if transport is not None}
     client._transport = made[id(client._transport)]  # noqa: SLF001
     for pattern, transport in client._mounts.items():  # noqa: SLF001
         if transport is not None:

@@ -144,9 +144,7 @@ def wrap(client: ClientT, dependencies: Sequence[Dependency]) -> ClientT:
         ValueError: the dependencies do not go together, or the client is wrapped already.
     """
     if isinstance(client, httpx2.AsyncClient):
-        wrap_transports(
-            client, AsyncResilientTransport, lambda inner: AsyncResilientTransport(dependencies, inner)
-        )
+        wrap_transports(client, AsyncResilientTransport, dependencies)
     else:
-        wrap_transports(client, ResilientTransport, lambda inner: ResilientTransport(dependencies, inner))
+        wrap_transports(client, ResilientTransport, dependencies)
     return client
