@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from resilient_mw.core.headers.content_length import parse_content_length
 from resilient_mw.idempotency.fingerprint import Fingerprint
+from resilient_mw.wsgi.input import Lines
 
 if TYPE_CHECKING:
     from wsgiref.types import InputStream, WSGIEnvironment
@@ -16,7 +16,7 @@ PIECE: Final = 65_536
 ENDLESS: Final = 1 << 62
 
 
-class HashedInput:
+class HashedInput(Lines):
     """Stands in for `wsgi.input`, and hashes what is read. It has what PEP 3333 asks for and nothing else.
 
     Args:
@@ -80,21 +80,6 @@ class HashedInput:
         most = min(missing, self._left)
         # A limit larger than any line: some streams know of no other "none" than -1.
         return line + self._seen(self._stream.readline(most if most < ENDLESS else -1))
-
-    def readlines(self, hint: int | None = -1) -> list[bytes]:
-        """Read lines: all, or until they have `hint` bytes together."""
-        lines: list[bytes] = []
-        size = 0
-        for line in self:
-            lines.append(line)
-            size += len(line)
-            if hint is not None and 0 < hint <= size:
-                break
-        return lines
-
-    def __iter__(self) -> Iterator[bytes]:
-        while line := self.readline():
-            yield line
 
     @property
     def _ended(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,32 @@ if TYPE_CHECKING:
     from wsgiref.types import InputStream
 
 
-class CountedInput:
+class Lines(ABC):
+    """What PEP 3333 asks of `wsgi.input` beside `read` and `readline`, made of these."""
+
+    __slots__ = ()
+
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
+        """Read lines: all, or until they have `hint` bytes together. Errors as of `readline`."""
+        lines: list[bytes] = []
+        size = 0
+        for line in self:
+            lines.append(line)
+            size += len(line)
+            if hint is not None and 0 < hint <= size:
+                break
+        return lines
+
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self.readline():
+            yield line
+
+    @abstractmethod
+    def readline(self, size: int | None = -1) -> bytes:
+        """Read a line, or up to `size` bytes of it."""
+
+
+class CountedInput(Lines):
     """Stands in for `wsgi.input` where no `Content-Length` bounds the body.
 
     It has what PEP 3333 asks for and nothing else: a method of the server's stream that went past it would not be counted.
@@ -53,25 +79,6 @@ class CountedInput:
         """
         most = self._left + 1
         return self._counted(self._stream.readline(most if size is None or size < 0 else min(size, most)))
-
-    def readlines(self, hint: int | None = -1) -> list[bytes]:
-        """Read lines: all, or until they have `hint` bytes together.
-
-        Raises:
-            BodyTooLarge: the body is larger than allowed.
-        """
-        lines: list[bytes] = []
-        size = 0
-        for line in self:
-            lines.append(line)
-            size += len(line)
-            if hint is not None and 0 < hint <= size:
-                break
-        return lines
-
-    def __iter__(self) -> Iterator[bytes]:
-        while line := self.readline():
-            yield line
 
     def _counted(self, data: bytes) -> bytes:
         self._left -= len(data)
