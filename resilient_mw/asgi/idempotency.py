@@ -10,16 +10,13 @@ from resilient_mw.asgi.idempotency_body import HashedBody
 from resilient_mw.asgi.idempotency_exchange import IdempotencyExchange
 from resilient_mw.asgi.idempotency_records import Records
 from resilient_mw.asgi.pages import Pages
-from resilient_mw.asgi.refusal import Refusal, prepare_refusals
-from resilient_mw.core.cors import Cors
+from resilient_mw.asgi.refusal import prepare_refusals
 from resilient_mw.idempotency.policy import READING, IdempotencyPolicy
-from resilient_mw.runtime.context import RequestContext, current
-from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, policy_around
+from resilient_mw.runtime.context import current
+from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, RefusalsAround
 from resilient_mw.stores.faces import async_face
 
 if TYPE_CHECKING:
-    from resilient_mw.admission.config import ServerPolicy
-    from resilient_mw.core.rejection import Reason
     from resilient_mw.idempotency.protocol import AsyncIdempotencyStore, IdempotencyStore
     from resilient_mw.runtime.joins import Joins
 
@@ -43,6 +40,7 @@ class IdempotencyMiddleware:
         store: the async face of the store.
         desk: how requests are treated, and what is counted.
         records: asks the store.
+        refusals: what is said to whom the policy refuses.
 
     Raises:
         ValueError: `policy` is no `IdempotencyPolicy`.
@@ -56,8 +54,7 @@ class IdempotencyMiddleware:
         self.desk = IdempotencyDesk(policy)
         self.store = async_face(store)
         self.records = Records(self.store, self.desk)
-        self._alone = prepare_refusals(Cors())
-        self._inside: tuple[ServerPolicy, dict[Reason, Refusal]] | None = None
+        self.refusals = RefusalsAround(prepare_refusals, Pages, self.desk.listeners)
 
     @property
     def joins(self) -> Joins:
@@ -86,18 +83,6 @@ class IdempotencyMiddleware:
         body = HashedBody(receive, desk.fingerprint(head, query, treatment))
         exchange = IdempotencyExchange(self, scope, body, send, request=request, route=route)
         await exchange.serve(request.arrived(keys), receive)
-
-    def refusals(self, context: RequestContext) -> dict[Reason, Refusal]:
-        """Return the refusals as the policy of the admission around has them: who may read them, how they look."""
-        policy = policy_around(context)
-        if policy is None:
-            return self._alone
-        known = self._inside
-        if known is None or known[0] is not policy:
-            page = policy.refusal_page
-            pages = None if page is None else Pages(page, self.desk.listeners)
-            known = self._inside = (policy, prepare_refusals(policy.cors, pages))
-        return known[1]
 
     async def _pass(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan" or self.desk.started:

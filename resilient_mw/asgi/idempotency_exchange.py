@@ -257,7 +257,7 @@ class IdempotencyExchange:
 
     async def _refuse(self, reason: Reason, retry_after: int | None) -> None:
         self._middleware.desk.count(self._route, reason.value)
-        refusal = self._middleware.refusals(self._context)[reason]
+        refusal = self._middleware.refusals.of(self._context)[reason]
         await refusal.send(self._scope, self._send, retry_after, None)
 
     async def _tell_lost(self) -> None:

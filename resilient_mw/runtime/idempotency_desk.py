@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.core import ports
+from resilient_mw.core.cors import Cors
 from resilient_mw.core.errors import ResilienceWarning
 from resilient_mw.core.events import KeyUsed
 from resilient_mw.core.head import RequestHead
 from resilient_mw.core.idempotency_snapshot import IdempotencySnapshot
 from resilient_mw.core.marks import unreached_marks
+from resilient_mw.core.pages import PageFunction
+from resilient_mw.core.rejection import Reason
 from resilient_mw.core.routes import RouteResolver
 from resilient_mw.idempotency.actions import Abandon, Complete
 from resilient_mw.idempotency.fingerprint import Fingerprint
@@ -30,6 +33,9 @@ from resilient_mw.runtime.guard import Guard
 from resilient_mw.runtime.idempotency_figures import IdempotencyFigures
 from resilient_mw.runtime.joins import Joins
 from resilient_mw.runtime.sources import find_resolver
+
+PagesT = TypeVar("PagesT")
+RefusalT = TypeVar("RefusalT")
 
 NO_EFFECT: Final = (
     "the idempotent_route() mark on {0} has no effect: no route of an application with IdempotencyMiddleware leads to it. "
@@ -194,6 +200,40 @@ def _plain(path: str) -> str:
     if path.isascii() and "\0" not in path:
         return path
     return path.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+class RefusalsAround(Generic[PagesT, RefusalT]):
+    """The refusals of one middleware as the policy of the admission around has them: who may read them, how they look.
+
+    Args:
+        prepare: makes those of all reasons.
+        pages: makes what draws the application's own pages.
+        listeners: told of what goes wrong in that.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[[Cors, PagesT | None], Mapping[Reason, RefusalT]],
+        pages: Callable[[PageFunction, Listeners], PagesT],
+        listeners: Listeners,
+    ) -> None:
+        self._prepare = prepare
+        self._pages = pages
+        self._listeners = listeners
+        self._alone = prepare(Cors(), None)
+        self._inside: tuple[ServerPolicy, Mapping[Reason, RefusalT]] | None = None
+
+    def of(self, context: RequestContext) -> Mapping[Reason, RefusalT]:
+        """Return them for a request."""
+        policy = policy_around(context)
+        if policy is None:
+            return self._alone
+        known = self._inside
+        if known is None or known[0] is not policy:
+            page = policy.refusal_page
+            pages = None if page is None else self._pages(page, self._listeners)
+            known = self._inside = (policy, self._prepare(policy.cors, pages))
+        return known[1]
 
 
 def policy_around(context: RequestContext) -> ServerPolicy | None:

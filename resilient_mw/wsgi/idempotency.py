@@ -6,12 +6,11 @@ import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from resilient_mw.core.cors import Cors
 from resilient_mw.idempotency.actions import Pass
 from resilient_mw.idempotency.policy import READING, IdempotencyPolicy
-from resilient_mw.runtime.context import RequestContext, current
-from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, policy_around
-from resilient_mw.wsgi.answers import Answer, Pages, prepare_answers
+from resilient_mw.runtime.context import current
+from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, RefusalsAround
+from resilient_mw.wsgi.answers import Pages, prepare_answers
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.idempotency_exchange import IdempotencyExchange
 from resilient_mw.wsgi.idempotency_input import hashed_input
@@ -20,8 +19,6 @@ from resilient_mw.wsgi.idempotency_records import Records
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from resilient_mw.admission.config import ServerPolicy
-    from resilient_mw.core.rejection import Reason
     from resilient_mw.idempotency.protocol import IdempotencyStore
     from resilient_mw.runtime.joins import Joins
 
@@ -44,6 +41,7 @@ class IdempotencyMiddleware:
         store: where the records are.
         desk: how requests are treated, and what is counted.
         records: asks the store.
+        answers: what is said to whom the policy refuses.
 
     Raises:
         ValueError: `policy` is no `IdempotencyPolicy`, or the store is one for event loops.
@@ -57,8 +55,7 @@ class IdempotencyMiddleware:
         self.desk = IdempotencyDesk(policy)
         self.store = store
         self.records = Records(store, self.desk)
-        self._alone = prepare_answers(Cors())
-        self._inside: tuple[ServerPolicy, dict[Reason, Answer]] | None = None
+        self.answers = RefusalsAround(prepare_answers, Pages, self.desk.listeners)
 
     @property
     def joins(self) -> Joins:
@@ -88,15 +85,3 @@ class IdempotencyMiddleware:
         body = hashed_input(environ, desk.fingerprint(head, environ.get("QUERY_STRING", ""), treatment))
         exchange = IdempotencyExchange(self, environ, start_response, body, request=request, route=route)
         return exchange.serve(actions)
-
-    def answers(self, context: RequestContext) -> dict[Reason, Answer]:
-        """Return the refusals as the policy of the admission around has them: who may read them, how they look."""
-        policy = policy_around(context)
-        if policy is None:
-            return self._alone
-        known = self._inside
-        if known is None or known[0] is not policy:
-            page = policy.refusal_page
-            pages = None if page is None else Pages(page, self.desk.listeners)
-            known = self._inside = (policy, prepare_answers(policy.cors, pages))
-        return known[1]

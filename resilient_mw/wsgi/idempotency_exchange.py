@@ -239,7 +239,7 @@ class IdempotencyExchange:
 
     def _refuse(self, refuse: Refuse, start_response: StartResponse | None = None) -> list[bytes]:
         self._desk.count(self._route, refuse.reason.value)
-        answer = self._middleware.answers(self._context)[refuse.reason]
+        answer = self._middleware.answers.of(self._context)[refuse.reason]
         method = self._environ.get("REQUEST_METHOD", "")
         start = start_response or self._start_response
         return answer.start(method, self._environ, refuse.retry_after, start, None)
