@@ -37,6 +37,13 @@ FAULTS = (
         (MACHINE_TESTS + "test_an_expired_job_is_not_begun_and_is_counted",),
     ),
     Fault(
+        "jobs_failures_tell_how_long_one_takes",
+        MACHINE,
+        'if outcome == "completed" and ran > 0:',
+        "if ran > 0:",
+        (MACHINE_TESTS + "test_retry_after_follows_the_backlog",),
+    ),
+    Fault(
         "jobs_lease_is_no_deadline",
         CONSUMERS,
         "JobRecord(task, job.lease_until, now,",
