@@ -138,4 +138,13 @@ FAULTS = (
     Fault("whole_end_does_not_look", WHOLE, "if at >= guard.overload.look_at:", "if False:", (
         "tests/wsgi/test_overload.py::test_requests_look_when_they_come_and_go_at_most_every_50_ms",
     )),
+    Fault("whole_for_those_who_say_nothing_only", MIDDLEWARE, "self._usual = WholeRun if self._short else Run", "self._usual = Run", (
+        ON_WHOLE + "what_a_request_says_of_itself_makes_no_detour_for_its_answer",
+    )),
+    Fault("whole_though_its_request_is_counted", MIDDLEWARE, "Run if entry.max_body is not None else self._usual", "self._usual", (
+        "tests/wsgi/test_edge.py::test_a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
+    )),
+    Fault("wait_before_threads_charged_to_the_exempt", "resilient_mw/runtime/protection.py", "if not lag or entry.rank < 0 else", "if not lag else", (
+        "tests/wsgi/test_thread_count.py::test_the_time_before_the_threads_is_charged",
+    )),
 )  # fmt: skip

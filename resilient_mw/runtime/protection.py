@@ -170,8 +170,8 @@ class Protection:
             forwarded: its `X-Forwarded-For` lines; only looked at behind a stated number of proxies.
             lag: seconds that it has waited for this process already.
         """
-        if not fields and not lag:
-            return now + entry.budget
+        if not fields:  # nothing to read: what Edge.deadline_at() comes to
+            return now + entry.budget if not lag or entry.rank < 0 else now - lag + entry.budget
         at, ignored = self._edge.deadline_at(now, wall_clock_ns(), entry, fields, peer, forwarded, lag)
         if ignored:
             self.guard.ignored(ignored)

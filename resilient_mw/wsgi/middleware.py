@@ -108,6 +108,7 @@ class ResilienceMiddleware:
         self._fields = tuple((environ_key(name), name) for name in self._protection.fields)
         # Whether a response can be passed on as it is: no defence only counts what it would do, and no head tells the rest.
         self._short = self._shadow is None and self._protection.tells is None
+        self._usual = WholeRun if self._short else Run
         self._telling = frozenset(key for key, _ in self._fields) | TELLING
         self._answers = prepare_answers(cors, pages)
         self._stopped: dict[CancelReason | Reason, Answer] = {why: self._answers[why] for why in OF_KEYS}
@@ -157,14 +158,14 @@ class ResilienceMiddleware:
                     now = guard.clock.now()
                     if now >= guard.overload.look_at:
                         guard.look()
-                    deadline_at, cost, tenant = now + entry.budget, entry.cost, None
+                    deadline_at = now + entry.budget
                     decision = guard.arrive(entry, now, deadline_at)
                     if decision.waiter is not None:
                         decision, now = self._wait(environ, decision.waiter)
                     if decision.reason is None:
                         context = ThreadContext(deadline_at, guard.clock, guard, None, entry, environ)
                         whole = WholeRun(
-                            guard, entry, cost, context, now, method, start_response, self._abandoned
+                            guard, entry, entry.cost, context, now, method, start_response, self._abandoned
                         )
             if decision is None:
                 decision, entry, cost, tenant, deadline_at, now = self._decide(environ, outer)
@@ -182,7 +183,9 @@ class ResilienceMiddleware:
             return self._answers[decision.reason].start(
                 method, environ, decision.retry_after, start_response, figures, fields=decision.fields
             )
-        make: Any = Run if entry.stream is None else StreamRun
+        make: Any = (
+            StreamRun if entry.stream is not None else Run if entry.max_body is not None else self._usual
+        )
         if self._shadow is not None:
             make = partial(shadow_run(self._shadow, entry), self._shadow, decision, deadline_at)
             deadline_at = self._shadow.kept(deadline_at, outer, entry.stream)

@@ -14,6 +14,7 @@ from resilient_mw.runtime.alarm import ALARM
 from resilient_mw.runtime.guard import guard_of
 from resilient_mw.testing import ScriptedWSGI
 from resilient_mw.wsgi import ResilienceMiddleware
+from resilient_mw.wsgi.threads import WAITED
 from resilient_mw.wsgi.whole import WholeRun
 from tests.wsgi.helpers import TEXT, hello, outcomes, slots_taken
 
@@ -121,3 +122,26 @@ def test_what_the_server_iterates_is_what_the_application_made(made: Any) -> Non
     body, _ = body_of(app, ServerPolicy())
     assert list(body) == list(made)
     body.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        ({WAITED: 0.25}, {}),
+        ({"HTTP_X_REQUEST_TIMEOUT_MS": "2000"}, {}),
+        ({"HTTP_X_TENANT": "a"}, {"tenant": "X-Tenant"}),
+        ({"CONTENT_LENGTH": "1"}, {}),
+    ],
+)
+def test_what_a_request_says_of_itself_makes_no_detour_for_its_answer(
+    said: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    policy = ServerPolicy(limit=1, queue=0, **fields)
+    server = ScriptedWSGI(hello, extra=said)
+    body: Any = ResilienceMiddleware(hello, policy)(server.environ, server._start_response)
+    assert isinstance(body, WholeRun)
+    assert (list(body), slots_taken(policy)) == ([b"hello"], 1)
+    body.close()
+    assert (slots_taken(policy), outcomes(policy)) == (0, {"completed": 1})
+    if "tenant" in fields:
+        assert guard_of(policy).controller.classes[1].tenants is not None
