@@ -59,7 +59,7 @@ FAULTS = (
     Fault("gone_is_answered_504", BODY, "if reason is CancelReason.CLIENT_DISCONNECT:", "if False:", (
         ON_GONE + "work_that_stops_for_it_is_no_error_of_the_application",
     )),
-    Fault("gone_unseen_between_pieces", BODY, "            run.look()\n", "", (
+    Fault("gone_unseen_between_pieces", BODY, "                run.look()\n", "", (
         ON_GONE + "each_piece_of_a_body_is_an_occasion_to_look",
     )),
     Fault("gone_after_the_head_of_a_head", RUN, "            self.context.look_no_more()\n", "", (
@@ -143,6 +143,15 @@ FAULTS = (
     )),
     Fault("whole_though_its_request_is_counted", MIDDLEWARE, "Run if entry.max_body is not None else self._usual", "self._usual", (
         "tests/wsgi/test_edge.py::test_a_body_that_turns_out_too_large_is_answered_413_whatever_the_application_makes_of_it",
+    )),
+    Fault("pieces_after_the_head_of_a_head", WHOLE, " or is_bodiless(self.method, head[0])", "", (
+        ON_WHOLE + "an_answer_in_pieces_is_complete_with_its_head_where_that_is_all",
+    )),
+    Fault("pieces_and_not_degraded", WHOLE, "head[2] is not None or self.context.degraded or", "head[2] is not None or", (
+        ON_WHOLE + "an_answer_in_pieces_that_is_marked_says_so",
+    )),
+    Fault("pieces_drop_the_error", WHOLE, "if head is None or head[2] is not None or", "if head is None or", (
+        ON_WHOLE + "an_error_page_in_pieces_reaches_the_server_with_its_error",
     )),
     Fault("wait_before_threads_charged_to_the_exempt", "resilient_mw/runtime/protection.py", "if not lag or entry.rank < 0 else", "if not lag else", (
         "tests/wsgi/test_thread_count.py::test_the_time_before_the_threads_is_charged",

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.deadline import FOREVER
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from resilient_mw.admission.entry import RouteEntry
     from resilient_mw.runtime.lent_slots import Lent
     from resilient_mw.runtime.shield import Shield
+
+
+UNASKED: Final[Any] = object()
+"""Instead of what tells whether the caller has gone: most requests never ask."""
 
 
 class ThreadContext(RequestContext):
@@ -109,12 +113,13 @@ class ThreadContext(RequestContext):
 
     def gone(self) -> Gone | None:
         """Return what tells whether the caller has gone; None: nobody knows."""
-        try:
-            return self._gone
-        except AttributeError:  # most requests never ask
-            self._look_at = -FOREVER
-            self._gone: Gone | None = gone_of(self.environ or {})
-            return self._gone
+        # To catch an AttributeError would cost each stream twice as much.
+        known: Gone | None = getattr(self, "_gone", UNASKED)
+        if known is not UNASKED:
+            return known
+        self._look_at = -FOREVER
+        self._gone: Gone | None = gone_of(self.environ or {})
+        return self._gone
 
     def look_no_more(self) -> None:
         """Let the caller go: he has his whole answer, whatever the application still does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import IdempotencyRefused, RequestCancelled
@@ -145,14 +145,12 @@ class Body:
         run.resume()
         token = CURRENT.set(run.context)
         try:
-            chunk = next(iterator)
-            if run.over():
-                raise run.cut_off()
-            run.look()
-        except StopIteration:
-            run.over()
-            self._complete()
-            raise
+            chunk = next(iterator, END)  # to catch its StopIteration would cost more than all the rest
+            late = run.over()
+            if chunk is not END:
+                if late:
+                    raise run.cut_off()
+                run.look()
         except BaseException as error:
             run.is_expiry(error)
             self.close()
@@ -162,6 +160,9 @@ class Body:
             raise
         finally:
             CURRENT.reset(token)
+        if chunk is END:
+            self._complete()
+            raise StopIteration
         return chunk
 
     def close(self) -> None:
@@ -282,3 +283,5 @@ class FileBody(Body):
 
 
 PLAIN = (list, tuple)
+END: Final[Any] = object()
+"""What stands for the chunk after the last one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from resilient_mw.admission.entry import COMPLETED
+from resilient_mw.admission.verdict import is_bodiless
 from resilient_mw.wsgi.run import Run
 
 
@@ -17,19 +18,30 @@ class WholeRun(Run):
 
     def passes_whole(self, piece: list[bytes]) -> bool:
         """Start the response if it is whole and in time; return whether this run is the body for the server."""
-        context, head, guard = self.context, self._head, self._guard
-        self._left_at = now = guard.clock.now()
+        context, head = self.context, self._head
+        self._left_at = now = self._guard.clock.now()
         # Else something is to be said or done first: see Run.start() and ThreadContext.complete().
         if head is None or now >= context.deadline_at or context.hooks is not None or context.degraded:
             return False
         status, headers, exc_info = head
         if exc_info is not None:
             return False
+        # The head stays: once the response has started nobody asks for it, and it holds no error.
         self.started = self.complete = context.ended = True
-        self._head = None
         self._piece = piece
         self._server_start(status, headers)
         return True
+
+    def start(self) -> None:
+        """Hand the application's response head to the server, with no detour if it is a usual one."""
+        head = self._head
+        # Nobody tells the rest of a deadline where such runs are made.
+        if head is None or head[2] is not None or self.context.degraded or is_bodiless(self.method, head[0]):
+            super().start()
+            return
+        self.started = True
+        self._head = None
+        self._server_write = self._server_start(head[0], head[1])
 
     # -- what the server calls, once it is the body --------------------------------------------------------------------
 

@@ -145,3 +145,58 @@ def test_what_a_request_says_of_itself_makes_no_detour_for_its_answer(
     assert (slots_taken(policy), outcomes(policy)) == (0, {"completed": 1})
     if "tenant" in fields:
         assert guard_of(policy).controller.classes[1].tenants is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "closed"),
+    [
+        ("HEAD", "200 OK", "completed"),
+        ("GET", "204 No Content", "completed"),
+        ("GET", "200 OK", "disconnect"),
+    ],
+)
+def test_an_answer_in_pieces_is_complete_with_its_head_where_that_is_all(
+    method: str, status: str, closed: str
+) -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        start_response(status, list(TEXT))
+        return iter([b"", b"one", b"two"])
+
+    policy = ServerPolicy()
+    server = ScriptedWSGI(app, method=method)
+    body: Any = ResilienceMiddleware(app, policy)(server.environ, server._start_response)
+    body.close()
+    assert [key.split("_")[-1] for key in outcomes(policy)] == [closed]
+
+
+def test_an_answer_in_pieces_ends_once_and_stays_at_its_end() -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        start_response("200 OK", list(TEXT))
+        return iter([b"one", b"two"])
+
+    policy = ServerPolicy()
+    body, server = body_of(app, policy)
+    assert (list(body), list(body)) == ([b"one", b"two"], [])
+    body.close()
+    assert (outcomes(policy), server.calls[0].status) == ({"completed": 1}, "200 OK")
+
+
+def test_an_answer_in_pieces_that_is_marked_says_so() -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        current().mark_degraded()
+        return iter(hello(environ, start_response))
+
+    assert ScriptedWSGI(ResilienceMiddleware(app)).run().header("X-Degraded") == "1"
+
+
+def test_an_error_page_in_pieces_reaches_the_server_with_its_error() -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        try:
+            raise ValueError("mine")
+        except ValueError:
+            start_response("500 Internal Server Error", list(TEXT), sys.exc_info())
+        return iter([b"so", b"rry"])
+
+    server = ScriptedWSGI(ResilienceMiddleware(app)).run()
+    assert (server.status, server.body) == ("500 Internal Server Error", b"sorry")
+    assert server.calls[0].exc_info is not None
