@@ -7,18 +7,20 @@ from fault_table import Fault
 HERE = "integrations/resilient_mw_integrations"
 SQL = f"{HERE}/_postgres_questions.py"
 LINES = f"{HERE}/_postgres_lines.py"
+MESSAGES = f"{HERE}/_postgres_messages.py"
 LUA = f"{HERE}/redis.lua"
 REDIS_LINES = f"{HERE}/_redis_lines.py"
 FACES = f"{HERE}/_store_faces.py"
 BUDGET = f"{HERE}/_psycopg_budget.py"
 POSTGRES = "tests/stores/test_postgres_idempotency.py::test_"
+SESSIONS = "tests/stores/test_postgres_sessions.py::test_"
 REDIS = "tests/stores/test_redis_idempotency.py::test_"
 IN_POSTGRES = "tests/stores/test_postgres_suite.py::"
 IN_REDIS = "tests/stores/test_redis_suite.py::"
 STATEMENTS = "tests/integrations/test_psycopg_budget.py::test_"
 
 FAULTS = (
-    Fault("postgres_isolation_of_the_role", LINES, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; ", "SELECT; ", (
+    Fault("postgres_isolation_of_the_role", MESSAGES, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; ", "SELECT; ", (
         f"{IN_POSTGRES}TestPool::test_a_new_key_begins_and_a_repeat_finds_it_at_work",
     )),
     Fault("postgres_waits_for_a_silent_server", LINES, "if not ready and clock.now() >= until:", "if not ready and clock.now() >= until + 1000:", (
@@ -53,5 +55,35 @@ FAULTS = (
     )),
     Fault("statement_of_a_thread_not_cancelled", BUDGET, "        request.on_cancel(watch)\n", "", (
         f"{STATEMENTS}b20_what_a_thread_waits_for_is_cancelled_with_its_request",
+    )),
+    Fault("postgres_statement_time_left", MESSAGES, "SET LOCAL statement_timeout", "SET statement_timeout", (
+        f"{SESSIONS}the_time_of_the_store_is_not_left_on_a_session",
+    )),
+    Fault("postgres_prepares_nothing", MESSAGES, "        return self._wanted and message.short", "        return False and message.short", (
+        f"{SESSIONS}a_session_prepares_each_statement_once",
+    )),
+    Fault("postgres_prepares_always", MESSAGES, "        return self._wanted and message.short", "        return message.short", (
+        f"{SESSIONS}a_session_prepares_nothing_where_that_is_not_wanted",
+    )),
+    Fault("postgres_prepares_in_any_pool", MESSAGES, " and connection.prepare_threshold is not None", "", (
+        f"{SESSIONS}a_session_prepares_nothing_where_that_is_not_wanted",
+    )),
+    Fault("postgres_prepares_without_a_time", MESSAGES, 'f"{_HEAD}PREPARE {name} {body}"', 'f"SELECT %(timeout)s; PREPARE {name} {body}"', (
+        f"{SESSIONS}a_table_that_somebody_else_has_is_waited_for_within_the_time",
+    )),
+    Fault("postgres_prepared_is_gone", LINES, "(psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)", "(psycopg.errors.FeatureNotSupported,)", (
+        f"{SESSIONS}what_was_prepared_may_be_gone",
+    )),
+    Fault("postgres_prepared_goes_on", MESSAGES, "        self._wanted = False\n", "", (
+        f"{SESSIONS}what_was_prepared_may_be_gone",
+    )),
+    Fault("postgres_prepared_for_another_table", LINES, "(psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)", "(psycopg.errors.InvalidSqlStatementName,)", (
+        f"{SESSIONS}a_table_may_change_under_a_prepared_statement",
+    )),
+    Fault("postgres_prepared_twice", LINES, "with suppress(psycopg.errors.DuplicatePreparedStatement):\n                        cursor.", "with suppress():\n                        cursor.", (
+        f"{SESSIONS}what_was_prepared_elsewhere_is_used",
+    )),
+    Fault("postgres_prepared_twice_async", LINES, "with suppress(psycopg.errors.DuplicatePreparedStatement):\n                        await", "with suppress():\n                        await", (
+        f"{SESSIONS}what_was_prepared_elsewhere_is_used",
     )),
 )  # fmt: skip

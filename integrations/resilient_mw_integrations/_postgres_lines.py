@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -17,10 +18,11 @@ from resilient_mw.core.deadline import FOREVER
 from resilient_mw.core.ports import process_clock
 from resilient_mw.idempotency.protocol import StoreUnavailable
 from resilient_mw.stores.forks import after_fork
+from resilient_mw_integrations._postgres_messages import HEAD_RESULTS, Message, Sessions
 
 T = TypeVar("T")
 
-Payload: TypeAlias = tuple[Sequence[str], dict[str, Any]]
+Payload: TypeAlias = tuple[Message, dict[str, Any]]
 AnyPool: TypeAlias = ConnectionPool[Any]
 AnyAsyncPool: TypeAlias = AsyncConnectionPool[Any]
 
@@ -33,9 +35,8 @@ _POOL: Final[dict[str, Any]] = {
     "name": "resilient-mw-idempotency",
     "open": False,
 }
-# What the server's or the role's defaults say of a transaction does not count: the statements are made for this level, at which
-# each sees what others have committed before it.
-_HEAD: Final = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL statement_timeout = "
+# A name that means nothing to this session, or a plan whose table has become another one since.
+_NOT_PREPARED: Final = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
 # A pool must not be used in a forked child, nor thrown away: its connections are the parent's.
 _inherited: list[object] = []
 
@@ -76,11 +77,13 @@ class PostgresLine:
     Args:
         database: a DSN, or a pool, which stays its owner's. A forked child makes a pool of its own, with the same settings.
         connections: most of its own pool.
+        prepare: whether sessions prepare statements.
     """
 
-    def __init__(self, database: str | AnyPool, connections: int) -> None:
+    def __init__(self, database: str | AnyPool, connections: int, prepare: bool) -> None:
         self._given = None if isinstance(database, str) else database
         self._recipe = _recipe(database, connections, BoundedConnection)
+        self._sessions = Sessions(prepare)
         self._own: AnyPool | None = None
         self._lock = threading.Lock()
         self._clock = process_clock()
@@ -127,12 +130,11 @@ class PostgresLine:
             connection.until = until + _GRACE
         before = connection.autocommit
         try:
-            connection.autocommit = (
-                True  # one message is a transaction of its own; nothing is said to the server
-            )
+            if not before:
+                # One message is a transaction of its own; nothing is said to the server.
+                connection.autocommit = True
             with psycopg.ClientCursor(connection, row_factory=tuple_row) as cursor:
-                cursor.execute(_text(payload, until - self._clock.now()), payload[1])
-                return _rows(cursor)
+                return self._converse(cursor, payload, until)
         except BaseException as error:
             # Of a conversation that was broken off nobody knows where it is. What no parameter may be was not said at all.
             if not (
@@ -143,8 +145,23 @@ class PostgresLine:
         finally:
             if bounded:
                 connection.until = FOREVER
-            if not connection.closed:
+            if not before and not connection.closed:
                 connection.autocommit = before
+
+    def _converse(self, cursor: Any, payload: Payload, until: float) -> list[list[Any]]:
+        (message, facts), connection = payload, cursor.connection
+        if self._sessions.prepare(connection, message):
+            try:
+                for name, preparation in self._sessions.missing(connection, message):
+                    with suppress(psycopg.errors.DuplicatePreparedStatement):
+                        cursor.execute(preparation, _timed({}, until))
+                    self._sessions.has(connection, name)
+                cursor.execute(message.short, _timed(facts, until))
+                return _rows(cursor)
+            except _NOT_PREPARED:
+                self._sessions.give_up()
+        cursor.execute(message.text, _timed(facts, until))
+        return _rows(cursor)
 
 
 class AsyncPostgresLine:
@@ -153,11 +170,13 @@ class AsyncPostgresLine:
     Args:
         database: as of `PostgresLine`.
         connections: as of `PostgresLine`.
+        prepare: as of `PostgresLine`.
     """
 
-    def __init__(self, database: str | AnyAsyncPool, connections: int) -> None:
+    def __init__(self, database: str | AnyAsyncPool, connections: int, prepare: bool) -> None:
         self._given = None if isinstance(database, str) else database
         self._recipe = _recipe(database, connections, psycopg.AsyncConnection)
+        self._sessions = Sessions(prepare)
         self._own: AnyAsyncPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = process_clock()
@@ -201,19 +220,32 @@ class AsyncPostgresLine:
     async def _exchange(self, connection: Any, payload: Payload, until: float) -> list[list[Any]]:
         before = connection.autocommit
         try:
-            await connection.set_autocommit(True)
+            if not before:
+                await connection.set_autocommit(True)
             async with psycopg.AsyncClientCursor(connection, row_factory=tuple_row) as cursor:
-                await cursor.execute(_text(payload, until - self._clock.now()), payload[1])
-                rows = [await cursor.fetchall() if cursor.description else []]
-                while cursor.nextset():
-                    rows.append(await cursor.fetchall() if cursor.description else [])
-                return rows[2:]
+                return await self._converse(cursor, payload, until)
         finally:
             if (
-                not connection.closed
+                not before
+                and not connection.closed
                 and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
             ):
                 await connection.set_autocommit(before)
+
+    async def _converse(self, cursor: Any, payload: Payload, until: float) -> list[list[Any]]:
+        (message, facts), connection = payload, cursor.connection
+        if self._sessions.prepare(connection, message):
+            try:
+                for name, preparation in self._sessions.missing(connection, message):
+                    with suppress(psycopg.errors.DuplicatePreparedStatement):
+                        await cursor.execute(preparation, _timed({}, until))
+                    self._sessions.has(connection, name)
+                await cursor.execute(message.short, _timed(facts, until))
+                return await _async_rows(cursor)
+            except _NOT_PREPARED:
+                self._sessions.give_up()
+        await cursor.execute(message.text, _timed(facts, until))
+        return await _async_rows(cursor)
 
 
 def _recipe(database: Any, connections: int, kind: type) -> dict[str, Any]:
@@ -233,15 +265,29 @@ def _recipe(database: Any, connections: int, kind: type) -> dict[str, Any]:
     return {**_POOL, **same, "max_size": max(1, database.max_size)}
 
 
-def _text(payload: Payload, left: float) -> Any:
-    return "; ".join([f"{_HEAD}{max(1, math.ceil(left * 1000))}", *payload[0]])
+def _timed(facts: dict[str, Any], until: float) -> dict[str, Any]:
+    left = until - process_clock().now()
+    return facts | {"timeout": max(1, math.ceil(left * 1000))}
 
 
-def _rows(cursor: psycopg.ClientCursor[Any]) -> list[list[Any]]:
-    rows = [cursor.fetchall() if cursor.description else []]
+def _rows(cursor: Any) -> list[list[Any]]:
+    rows = [cursor.fetchall() if _has_rows(cursor) else []]
     while cursor.nextset():
-        rows.append(cursor.fetchall() if cursor.description else [])
-    return rows[2:]
+        rows.append(cursor.fetchall() if _has_rows(cursor) else [])
+    return rows[HEAD_RESULTS:]
+
+
+async def _async_rows(cursor: Any) -> list[list[Any]]:
+    rows = [await cursor.fetchall() if _has_rows(cursor) else []]
+    while cursor.nextset():
+        rows.append(await cursor.fetchall() if _has_rows(cursor) else [])
+    return rows[HEAD_RESULTS:]
+
+
+def _has_rows(cursor: Any) -> bool:
+    # Its `description` says as much, and describes every column for it.
+    result = cursor.pgresult
+    return result is not None and result.status == psycopg.pq.ExecStatus.TUPLES_OK
 
 
 def _translated(error: psycopg.Error) -> StoreUnavailable:

@@ -21,6 +21,7 @@ from resilient_mw.idempotency.record import (
     Record,
     State,
 )
+from resilient_mw_integrations._postgres_messages import Message
 from resilient_mw_integrations._store_questions import Question
 
 TABLE: Final = "resilient_mw_idempotency"
@@ -73,7 +74,7 @@ def qualified(table: str, schema: str | None) -> str:
 
 
 class PostgresQuestions:
-    """Questions to PostgreSQL: a payload is statements, their parameters by name; the answer, the rows of each."""
+    """Questions to PostgreSQL: a payload is a message, its parameters by name; the answer, the rows of each statement."""
 
     def __init__(self, table: str, schema_name: str | None) -> None:
         where = self._table = qualified(table, schema_name)
@@ -85,14 +86,14 @@ class PostgresQuestions:
         free = f"(have.expires <= {_NOW} OR {takes})"
         live = f"SELECT FROM {where} AS have WHERE have.record = %(record)s AND have.expires > {_NOW}"
         own = f"SELECT expires FROM {where} WHERE caller = %(caller)s AND expires > {_ARRIVAL}"
-        self._queue = (
+        queue = (
             f"SELECT pg_advisory_xact_lock(hashtextextended(%(caller)s, 0)) WHERE NOT EXISTS ({live}) AND "
             f"EXISTS ({own} OFFSET greatest(%(most)s - {_NEAR}, 0))"
         )
         room = f"EXISTS ({live}) OR (SELECT count(*) FROM ({own} LIMIT %(most)s) AS its) < %(most)s"
         # A repeat ends at the first condition, and writes nothing. Whoever passes it at the same time as another meets it
         # at the unique key, waits for it there, and is judged by what it has left.
-        self._insert = (
+        insert = (
             f"WITH got AS (INSERT INTO {where} AS have (record, state, token, fingerprint, began, lease_until, expires, "
             "caller, about_key, about_method, about_route, about_caller) "
             f"SELECT %(record)s, 'running', %(token)s, %(fingerprint)s::text, {_NOW}, {_LEASE}, {_LEASE_AND_KEEP}, %(caller)s, "
@@ -110,16 +111,28 @@ class PostgresQuestions:
             f"AND record <> %(record)s AND EXISTS (SELECT FROM got) ORDER BY expires LIMIT {_SWEPT} FOR UPDATE SKIP LOCKED))) "
             "SELECT FROM got"
         )
-        self._whole = f"SELECT {_SHOWN}, answer, token, taken FROM {where} WHERE record = %(record)s AND expires > {_NOW}"
-        self._full = (
+        whole = f"SELECT {_SHOWN}, answer, token, taken FROM {where} WHERE record = %(record)s AND expires > {_NOW}"
+        full = (
             f"SELECT count(*), extract(epoch FROM min(its.expires) - {_NOW})::float8 "
             f"FROM ({own} ORDER BY expires LIMIT %(most)s) AS its WHERE NOT EXISTS ({live})"
         )
 
+        self._unbounded = Message([insert, whole], often=True)
+        self._bounded = Message([queue, insert, whole, full], often=True)
+        self._look = Message([whole])
+        lasting = f"SET lease_until = {_LEASE}, expires = {_LEASE_AND_KEEP}"
+        self._renew = Message([f"UPDATE {where} {lasting} WHERE {_HELD} RETURNING 1"], often=True)
+        update = (
+            f"UPDATE {where} SET state = 'completed', token = '', completed_by = token, answer = %(answer)s, "
+            f"fingerprint = coalesce(fingerprint, %(fingerprint)s::text), lease_until = {_NOW}, expires = {_KEEP} WHERE {_HELD}"
+        )
+        said = f"SELECT 1 FROM {where} WHERE record = %(record)s AND completed_by = %(token)s AND expires > {_NOW}"
+        self._complete = Message([update, said], often=True)
+
     def begin(self, claim: Claim) -> Question[Outcome]:
         """As of `Questions`."""
         bound = bool(claim.caller)
-        statements = [self._queue] * bound + [self._insert, self._whole] + [self._full] * bound
+        message = self._bounded if bound else self._unbounded
         about = claim.about
         facts = {
             "take": claim.take_unknown,
@@ -143,23 +156,17 @@ class PostgresQuestions:
                     return Full(max(0.0, first))
             return question  # what was in the way has gone meanwhile
 
-        question: Question[Outcome] = Question((statements, _about(claim) | facts), read)
+        question: Question[Outcome] = Question((message, _about(claim) | facts), read)
         return question
 
     def renew(self, claim: Claim) -> Question[bool]:
         """As of `Questions`."""
-        change = f"SET lease_until = {_LEASE}, expires = {_LEASE_AND_KEEP}"
-        return self._change(f"UPDATE {self._table} {change} WHERE {_HELD} RETURNING 1", _about(claim))
+        return Question((self._renew, _about(claim)), lambda rows: bool(rows[0]))
 
     def complete(self, claim: Claim, answer: StoredAnswer, fingerprint: str | None) -> Question[bool]:
         """As of `Questions`."""
-        update = (
-            f"UPDATE {self._table} SET state = 'completed', token = '', completed_by = token, answer = %(answer)s, "
-            f"fingerprint = coalesce(fingerprint, %(fingerprint)s::text), lease_until = {_NOW}, expires = {_KEEP} WHERE {_HELD}"
-        )
-        said = f"SELECT 1 FROM {self._table} WHERE record = %(record)s AND completed_by = %(token)s AND expires > {_NOW}"
         facts = {"answer": encode_answer(answer), "fingerprint": fingerprint}
-        return Question(([update, said], _about(claim) | facts), lambda rows: bool(rows[1]))
+        return Question((self._complete, _about(claim) | facts), lambda rows: bool(rows[1]))
 
     def abandon(self, claim: Claim, ending: Ending) -> Question[bool]:
         """As of `Questions`."""
@@ -176,7 +183,7 @@ class PostgresQuestions:
                 return _record(shown, raw)
             return None
 
-        return Question(([self._whole], {"record": record}), read)
+        return Question((self._look, {"record": record}), read)
 
     def release(self, record: str, running: bool) -> Question[bool]:
         """As of `Questions`."""
@@ -192,7 +199,7 @@ class PostgresQuestions:
             f"AND (%(state)s::text IS NULL OR {_STATE} = %(state)s) ORDER BY record LIMIT %(limit)s"
         )
         facts = {"after": after, "state": None if state is None else state.value, "limit": limit}
-        return Question(([listing], facts), lambda rows: [_record(row, None) for row in rows[0]])
+        return Question((Message([listing]), facts), lambda rows: [_record(row, None) for row in rows[0]])
 
     def purge(self, limit: int) -> Question[int]:
         """As of `Questions`. Rows that somebody else is at are left to it."""
@@ -201,22 +208,24 @@ class PostgresQuestions:
             f"WHERE expires <= {_ARRIVAL} ORDER BY expires LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1) "
             "SELECT count(*) FROM gone"
         )
-        return Question(([purging], {"limit": limit}), lambda rows: int(rows[0][0][0]))
+        return Question((Message([purging]), {"limit": limit}), lambda rows: int(rows[0][0][0]))
 
     def create(self) -> Question[None]:
         """As of `Questions`. Who may not create is not asked to while the table is there."""
         # Of several that create at one time, each but the first finds it done.
         queue = "SELECT pg_advisory_xact_lock(hashtextextended(%(table)s, 0))"
-        made: Question[None] = Question(([queue, self._schema], {"table": self._table}), lambda _: None)
+        making = Message([queue, self._schema])
+        made: Question[None] = Question((making, {"table": self._table}), lambda _: None)
         there = "SELECT to_regclass(%(table)s) IS NOT NULL"
-        return Question(([there], {"table": self._table}), lambda rows: None if rows[0][0][0] else made)
+        look = Message([there])
+        return Question((look, {"table": self._table}), lambda rows: None if rows[0][0][0] else made)
 
     def ping(self) -> Question[None]:
         """As of `Questions`."""
-        return Question(([f"SELECT FROM {self._table} LIMIT 1"], {}), lambda _: None)
+        return Question((Message([f"SELECT FROM {self._table} LIMIT 1"]), {}), lambda _: None)
 
     def _change(self, statement: str, facts: dict[str, Any]) -> Question[bool]:
-        return Question(([statement], facts), lambda rows: bool(rows[0]))
+        return Question((Message([statement]), facts), lambda rows: bool(rows[0]))
 
 
 def _about(claim: Claim) -> dict[str, Any]:

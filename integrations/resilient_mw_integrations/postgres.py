@@ -6,8 +6,8 @@
     store.create()
 
 Each transition is one message: a few statements in one transaction, at READ COMMITTED whatever the defaults are. A unique key
-is the judge, the server's clock the only one, and the server ends what takes longer than its `timeout`. Nothing is kept on a
-session, so a pooler of transactions may stand in between.
+is the judge, the server's clock the only one, and the server ends what takes longer than its `timeout`. A session keeps
+nothing but prepared statements, which may be gone, so a pooler of transactions may stand in between; best with `prepare=False`.
 
 What is recorded is as durable as a commit of that server is: with `synchronous_commit = off` the last moments before a crash are
 lost, and with asynchronous replication those before a failover. A key that was lost runs again.
@@ -43,6 +43,9 @@ class PostgresIdempotencyStore(BlockingFace):
         table: its name, made by `create`.
         schema: that the table is in; None: the first of the search path.
         connections: most of the pool that is made of a DSN; no more transitions than that are under way at one time.
+        prepare: whether each session prepares the statements of the frequent transitions, so that the server does not plan them
+            anew each time. Where they turn out to be gone, they are sent whole from then on. A pool whose `prepare_threshold`
+            is None prepares none either.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -55,9 +58,10 @@ class PostgresIdempotencyStore(BlockingFace):
         table: str = TABLE,
         schema: str | None = None,
         connections: int = 8,
+        prepare: bool = True,
     ) -> None:
         require_integer("PostgresIdempotencyStore.connections", connections, low=1, high=1000)
-        super().__init__(PostgresQuestions(table, schema), PostgresLine(database, connections))
+        super().__init__(PostgresQuestions(table, schema), PostgresLine(database, connections, prepare))
 
 
 class AsyncPostgresIdempotencyStore(AsyncFace):
@@ -68,6 +72,7 @@ class AsyncPostgresIdempotencyStore(AsyncFace):
         table: as of `PostgresIdempotencyStore`.
         schema: as of `PostgresIdempotencyStore`.
         connections: as of `PostgresIdempotencyStore`.
+        prepare: as of `PostgresIdempotencyStore`.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -80,6 +85,7 @@ class AsyncPostgresIdempotencyStore(AsyncFace):
         table: str = TABLE,
         schema: str | None = None,
         connections: int = 8,
+        prepare: bool = True,
     ) -> None:
         require_integer("AsyncPostgresIdempotencyStore.connections", connections, low=1, high=1000)
-        super().__init__(PostgresQuestions(table, schema), AsyncPostgresLine(database, connections))
+        super().__init__(PostgresQuestions(table, schema), AsyncPostgresLine(database, connections, prepare))
