@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fault_table import Fault
 
+SQLITE_TABLE = "resilient_mw/stores/sqlite.sql"
 HERE = "integrations/resilient_mw_integrations"
 SQL = f"{HERE}/_postgres_questions.py"
 LINES = f"{HERE}/_postgres_lines.py"
@@ -56,8 +57,30 @@ FAULTS = (
     Fault("statement_of_a_thread_not_cancelled", BUDGET, "        request.on_cancel(watch)\n", "", (
         f"{STATEMENTS}b20_what_a_thread_waits_for_is_cancelled_with_its_request",
     )),
+    Fault("postgres_bound_without_a_queue", SQL, "SELECT pg_advisory_xact_lock(hashtextextended(%(caller)s, 0)) WHERE", "SELECT %(caller)s::text WHERE", (
+        f"{POSTGRES}a_begin_near_the_bound_waits_for_others_of_its_caller",
+    )),
+    Fault("postgres_bound_of_a_few", SQL, "(%(most)s <= {_NEAR} OR EXISTS", "(EXISTS", (
+        f"{POSTGRES}a_begin_near_the_bound_waits_for_others_of_its_caller",
+    )),
+    Fault("postgres_bound_queues_always", SQL, "(%(most)s <= {_NEAR} OR EXISTS", "(true OR EXISTS", (
+        f"{POSTGRES}a_begin_far_from_the_bound_waits_for_nobody",
+    )),
+    Fault("postgres_conflict_takes_what_is_held", SQL, 'f"WHERE {free} RETURNING 1), "', '"RETURNING 1), "', (
+        f"{POSTGRES}a_key_that_another_transaction_has_inserted_is_judged_by_what_it_leaves",
+        f"{POSTGRES}of_two_that_take_a_record_over_at_one_time_one_has_it",
+    )),
+    Fault("postgres_statement_without_a_time", MESSAGES, "SET LOCAL statement_timeout = %(timeout)s; ", "SET LOCAL statement_timeout = 0; ", (
+        f"{POSTGRES}a_row_that_somebody_else_holds_is_waited_for_within_the_time",
+    )),
     Fault("postgres_statement_time_left", MESSAGES, "SET LOCAL statement_timeout", "SET statement_timeout", (
         f"{SESSIONS}the_time_of_the_store_is_not_left_on_a_session",
+    )),
+    Fault("postgres_idle_connection", LINES, "if connection is None or not connection.closed or self._clock.now() >= until:\n                    raise _translated(error) from error\n\n    def close", "if True:\n                    raise _translated(error) from error\n\n    def close", (
+        f"{POSTGRES}connections_that_were_closed_while_idle_cost_nobody_an_error",
+    )),
+    Fault("postgres_idle_connection_async", LINES, "if connection is None or not connection.closed or self._clock.now() >= until:\n                    raise _translated(error) from error\n\n    async def close", "if True:\n                    raise _translated(error) from error\n\n    async def close", (
+        f"{POSTGRES}connections_that_were_closed_while_idle_cost_nobody_an_error",
     )),
     Fault("postgres_prepares_nothing", MESSAGES, "        return self._wanted and message.short", "        return False and message.short", (
         f"{SESSIONS}a_session_prepares_each_statement_once",
@@ -85,5 +108,17 @@ FAULTS = (
     )),
     Fault("postgres_prepared_twice_async", LINES, "with suppress(psycopg.errors.DuplicatePreparedStatement):\n                        await", "with suppress():\n                        await", (
         f"{SESSIONS}what_was_prepared_elsewhere_is_used",
+    )),
+    Fault("redis_idle_connection", REDIS_LINES, "if not idle or self._clock.now() >= until:", "if True:", (
+        f"{REDIS}connections_that_were_closed_while_idle_cost_nobody_an_error",
+    )),
+    Fault("redis_idle_connection_async", REDIS_LINES, "            if not idle:\n", "            if True:\n", (
+        f"{REDIS}connections_that_were_closed_while_idle_cost_nobody_an_error",
+    )),
+    Fault("redis_bound_by_one_more", LUA, "redis.call('ZCARD', caller_key) >= most", "redis.call('ZCARD', caller_key) > most", (
+        f"{REDIS}the_begins_of_one_caller_at_one_time_do_not_pass_its_bound",
+    )),
+    Fault("sqlite_two_records_of_a_key", SQLITE_TABLE, "TEXT NOT NULL UNIQUE", "TEXT NOT NULL", (
+        "tests/stores/test_sqlite_idempotency.py::test_the_table_has_no_room_for_a_second_record_of_a_key",
     )),
 )  # fmt: skip

@@ -88,7 +88,7 @@ class PostgresQuestions:
         own = f"SELECT expires FROM {where} WHERE caller = %(caller)s AND expires > {_ARRIVAL}"
         queue = (
             f"SELECT pg_advisory_xact_lock(hashtextextended(%(caller)s, 0)) WHERE NOT EXISTS ({live}) AND "
-            f"EXISTS ({own} OFFSET greatest(%(most)s - {_NEAR}, 0))"
+            f"(%(most)s <= {_NEAR} OR EXISTS ({own} OFFSET greatest(%(most)s - {_NEAR}, 0)))"
         )
         room = f"EXISTS ({live}) OR (SELECT count(*) FROM ({own} LIMIT %(most)s) AS its) < %(most)s"
         # A repeat ends at the first condition, and writes nothing. Whoever passes it at the same time as another meets it

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -14,6 +15,8 @@ from psycopg_pool import ConnectionPool
 
 from resilient_mw.idempotency import (
     Begun,
+    Claim,
+    Full,
     IdempotencyStore,
     State,
     StoredAnswer,
@@ -22,6 +25,7 @@ from resilient_mw.idempotency import (
 from resilient_mw.idempotency.record import About
 from resilient_mw.testing.idempotency_checks import begun, found, looked
 from resilient_mw_integrations._postgres_lines import BoundedConnection
+from resilient_mw_integrations._postgres_questions import PostgresQuestions
 from resilient_mw_integrations.postgres import (
     AsyncPostgresIdempotencyStore,
     PostgresIdempotencyStore,
@@ -117,17 +121,27 @@ def test_a_server_that_is_stopped_is_said_to_be_away_and_found_again(
     assert found(store.begin(TESTS.again(done))).answer == StoredAnswer(201, (), b"paid")
 
 
-@pytest.mark.parametrize("store", ["blocking"], indirect=True)
 def test_connections_that_were_closed_while_idle_cost_nobody_an_error(
     server: PostgresServer, store: IdempotencyStore
 ) -> None:
     """As after a restart of the server: the pool had several, and the next caller is not to find them all out."""
+    others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
+    with psycopg.connect(server.dsn) as other, ThreadPoolExecutor(3) as threads:
+        other.execute(f"LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE")
+        asked = [threads.submit(store.ping, timeout=60) for _ in range(3)]
+        waits_for_a_lock(server, *asked, many=3)
+        other.commit()
+        for each in asked:
+            each.result(60)
 
     def close_them() -> None:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-            )
+            end = time.monotonic() + 30
+            assert len(connection.execute(ended).fetchall()) >= 3
+            while connection.execute(ended).fetchall():  # also one that the pool was still making
+                assert time.monotonic() < end, "they do not end"
+                time.sleep(0.01)
 
     survives_closed_connections(store, close_them)
 
@@ -163,19 +177,63 @@ def test_a_key_that_another_transaction_has_inserted_is_judged_by_what_it_leaves
             (claim.record,),
         )
         waiting = thread.submit(store.begin, copy, timeout=60)
-        waits_for_a_lock(server)
+        waits_for_a_lock(server, waiting)
         other.commit()
         assert found(waiting.result(60)).state is State.RUNNING
 
 
-def waits_for_a_lock(server: PostgresServer) -> None:
+def test_of_two_that_take_a_record_over_at_one_time_one_has_it(
+    server: PostgresServer, store: IdempotencyStore
+) -> None:
+    """What it was when both looked does not count for the one that waited."""
+    claim = TESTS.claim()
+    begun(store.begin(claim))
+    store.abandon(claim, "unknown")
+    with ThreadPoolExecutor(1) as thread, under_way(server, TESTS.again(claim, take_unknown=True)):
+        waiting = thread.submit(store.begin, TESTS.again(claim, take_unknown=True), timeout=60)
+        waits_for_a_lock(server, waiting)
+    assert found(waiting.result(60)).state is State.RUNNING
+
+
+def waits_for_a_lock(server: PostgresServer, *callers: Future[Any], many: int = 1) -> None:
+    """Return once so many sessions wait, as the callers are to do until then."""
     end = time.monotonic() + 30
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        while not connection.execute(
-            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        ).fetchall():
+        while len(connection.execute(waits).fetchall()) < many:
+            assert not any(each.done() for each in callers), "one did not wait"
             assert time.monotonic() < end, "nobody waits"
             time.sleep(0.01)
+
+
+@contextmanager
+def under_way(server: PostgresServer, claim: Claim) -> Iterator[None]:
+    """Have another begin, and commit only afterwards."""
+    message, facts = PostgresQuestions(TABLE, None).begin(claim).payload
+    with psycopg.connect(server.dsn) as other:
+        psycopg.ClientCursor(other).execute(message.text, {**facts, "timeout": 60_000})
+        yield
+
+
+@pytest.mark.parametrize(("most", "live"), [(1, 0), (3, 2), (101, 2)])
+def test_a_begin_near_the_bound_waits_for_others_of_its_caller(
+    server: PostgresServer, store: IdempotencyStore, most: int, live: int
+) -> None:
+    """Neither sees the other's record yet; uncounted, together they could pass the bound."""
+    about: dict[str, Any] = {"caller": "c" * 64, "most": most}
+    for _ in range(live):
+        begun(store.begin(TESTS.claim(**about)))
+    with ThreadPoolExecutor(1) as thread, under_way(server, TESTS.claim(**about)):
+        waiting = thread.submit(store.begin, TESTS.claim(**about), timeout=60)
+        waits_for_a_lock(server, waiting)
+    assert isinstance(waiting.result(60), Full if most == live + 1 else Begun)
+
+
+def test_a_begin_far_from_the_bound_waits_for_nobody(server: PostgresServer, store: IdempotencyStore) -> None:
+    about: dict[str, Any] = {"caller": "c" * 64, "most": 10_000}
+    begun(store.begin(TESTS.claim(**about)))
+    with under_way(server, TESTS.claim(**about)):
+        begun(store.begin(TESTS.claim(**about), timeout=30))
 
 
 def test_the_begins_of_one_caller_at_one_time_do_not_pass_its_bound(store: IdempotencyStore) -> None:

@@ -226,3 +226,17 @@ def test_expired_records_are_removed_on_use(path: Path, store: SQLiteIdempotency
         assert other.execute("SELECT count(*) FROM resilient_mw_idempotency").fetchone() == (3,)
     other.close()
     assert all(looked(store, claim).state is State.RUNNING for claim in alive)
+
+
+def test_the_table_has_no_room_for_a_second_record_of_a_key(
+    path: Path, store: SQLiteIdempotencyStore
+) -> None:
+    """Whoever writes it: another version of this store, for one."""
+    store.begin(TESTS.claim())
+    columns = "record, state, token, completed_by, began, lease_until, expires, caller, about_key, about_method, about_route"
+    with sqlite3.connect(path) as other, pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+        other.execute(
+            f"INSERT INTO resilient_mw_idempotency ({columns}, about_caller) "
+            f"SELECT {columns}, about_caller FROM resilient_mw_idempotency"
+        )
+    other.close()
