@@ -9,6 +9,7 @@ DESK = "resilient_mw/runtime/idempotency_desk.py"
 EXCHANGE = "resilient_mw/asgi/idempotency_exchange.py"
 BODY = "resilient_mw/asgi/idempotency_body.py"
 WSGI_EXCHANGE = "resilient_mw/wsgi/idempotency_exchange.py"
+WSGI_BODY = "resilient_mw/wsgi/idempotency_body.py"
 LINES = "integrations/resilient_mw_integrations/_postgres_lines.py"
 TERMS = "resilient_mw/transactions/terms.py"
 ASGI = "tests/asgi/test_idempotency_edges.py"
@@ -29,6 +30,20 @@ FAULTS = (
         "return self._context.cancelled or (task is not None and task.cancelling() > self._before)",
         "return self._context.cancelled",
         (f"{ASGI}::TestCancelled::test_without_admission_too_the_answer_of_cancelled_work_is_not_recorded",),
+    ),
+    Fault(
+        "idempotency_asgi_end_of_the_worker_frees",
+        EXCHANGE,
+        "cancelled = self._stopped() or not isinstance(error, Exception)",
+        "cancelled = self._stopped() or stopped",
+        (f"{ASGI}::TestCancelled::test_b86_what_ends_a_worker_leaves_unknown",),
+    ),
+    Fault(
+        "idempotency_wsgi_end_of_the_worker_frees",
+        WSGI_BODY,
+        "self._ending.failed(left=not isinstance(error, Exception))",
+        "self._ending.failed(left=error is None)",
+        (f"{WSGI}::test_b86_what_ends_a_worker_leaves_unknown",),
     ),
     Fault(
         "idempotency_asgi_time_of_background_work",

@@ -127,7 +127,7 @@ FAULTS = (
     Fault(
         "idempotency_wsgi_given_up_is_complete",
         WSGI_BODY,
-        "            self._answering.fail(left=True)\n",
+        "            self._answering.fail()\n",
         "            self._answering.complete()\n",
         (f"{WSGI}::TestBody::test_a_body_that_is_given_up_leaves_unknown",),
     ),

@@ -214,7 +214,8 @@ class IdempotencyExchange:
             raise  # The garbage collector ends a forgotten request: nothing can be awaited, the lease ends by itself.
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError)
-            cancelled = stopped or self._stopped()
+            # An `Exception` says of the work that it has failed; everything else has cut it off.
+            cancelled = self._stopped() or not isinstance(error, Exception)
             self._runs_in = None
             if self._lost and task is not None and task.uncancel() <= self._before and stopped:
                 await self._tell_lost()

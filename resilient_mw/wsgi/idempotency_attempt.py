@@ -70,8 +70,8 @@ class Attempt:
         answering = Answering(environ.get("REQUEST_METHOD", ""), start_response, self)
         try:
             result = self._app(environ, answering.start_response)
-        except BaseException:
-            answering.fail()
+        except BaseException as error:
+            answering.fail(error)
             raise
         if type(result) in PLAIN:
             for chunk in result:

@@ -30,7 +30,7 @@ class Ending(Protocol):
         """Take that there is no complete response.
 
         Args:
-            left: whether the server gave it up, since its caller has gone.
+            left: whether the server gave it up, since its caller has gone or the server itself ends.
         """
         ...
 
@@ -112,15 +112,18 @@ class Answering:
             self._over = True
             self._ending.completed()
 
-    def fail(self, *, left: bool = False) -> None:
-        """Take that an exception has ended the response, or that the server has given it up."""
+    def fail(self, error: BaseException | None = None) -> None:
+        """Take that an exception has ended the response, or that the server has given it up.
+
+        What is no `Exception` has not failed: it was cut off, such as a thread of gunicorn's by the end of its worker.
+        """
         if self._over:
             return
-        if left and self._status is not None and is_bodiless(self._method, self._status):
+        if error is None and self._status is not None and is_bodiless(self._method, self._status):
             self.complete()  # such a response is complete with its head, and some servers take no more of it
             return
         self._over = True
-        self._ending.failed(left=left)
+        self._ending.failed(left=not isinstance(error, Exception))
 
     def forget(self) -> None:
         """Take that the server has dropped the response without closing it."""
@@ -156,8 +159,8 @@ class CapturedBody:
         except StopIteration:
             self._answering.complete()
             raise
-        except BaseException:
-            self._answering.fail()
+        except BaseException as error:
+            self._answering.fail(error)
             raise
         self._answering.piece(chunk)
         return chunk
@@ -172,7 +175,7 @@ class CapturedBody:
             if close is not None:
                 close()
         finally:
-            self._answering.fail(left=True)
+            self._answering.fail()
 
     def __del__(self) -> None:
         if not self._closed:

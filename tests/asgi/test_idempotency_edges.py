@@ -55,6 +55,19 @@ class TestCancelled:
         await first.end()
         assert state_in(middleware) is State.UNKNOWN
 
+    async def test_b86_what_ends_a_worker_leaves_unknown(self) -> None:
+        class End(BaseException):
+            pass
+
+        async def answer(_: Any, __: Any) -> None:
+            raise End
+
+        app = Payments(answer)
+        middleware = guarded(app)
+        first = await post(middleware).run()
+        assert isinstance(first.raised, End)
+        assert state_in(middleware) is State.UNKNOWN
+
     async def test_time_limits_of_the_handlers_own_are_no_cancel(self) -> None:
         async def answer(receive: Any, send: Any) -> None:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from resilient_mw import ServerPolicy
-from resilient_mw.idempotency import StoreUnavailable
+from resilient_mw.idempotency import State, StoreUnavailable
 from resilient_mw.stores.memory import MemoryIdempotencyStore
 from resilient_mw.wsgi import ResilienceMiddleware
 from tests.wsgi.helpers import slots_taken
@@ -47,3 +47,25 @@ def test_nothing_is_begun_after_the_deadline(answers: bool) -> None:
     assert (said.status[:3], app.runs) == ("504", 0)
     assert state_in(middleware) is None
     assert slots_taken(policy) == 0
+
+
+@pytest.mark.parametrize(("error", "left"), [(SystemExit(1), State.UNKNOWN), (RuntimeError("no"), None)])
+@pytest.mark.parametrize("streams", [False, True])
+def test_b86_what_ends_a_worker_leaves_unknown(
+    error: BaseException, left: State | None, streams: bool
+) -> None:
+    """As gunicorn ends one that takes too long: in the middle of the work. An error says that the work has failed."""
+
+    def cut_off() -> Any:
+        raise error
+
+    def body() -> Any:
+        yield cut_off()
+
+    def app(_: Any, __: Any) -> Any:
+        return body() if streams else cut_off()
+
+    middleware = guarded(app)
+    with pytest.raises(type(error)):
+        post(middleware, validate=False).run()
+    assert state_in(middleware) is left
