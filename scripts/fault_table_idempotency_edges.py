@@ -105,6 +105,13 @@ FAULTS = (
         (f"{ASGI}::TestLongBodies::test_pieces_without_bytes_are_not_kept",),
     ),
     Fault(
+        "idempotency_wsgi_empty_key_is_none",
+        "resilient_mw/wsgi/head.py",
+        "self.scope.get(environ_key(name)) if own is None",
+        "self.scope.get(environ_key(name)) or None if own is None",
+        (f"{WSGI}::test_an_empty_key_is_malformed",),
+    ),
+    Fault(
         "idempotency_wsgi_runs_after_the_deadline",
         WSGI_EXCHANGE,
         "        if self._context.cancelled:\n            # The store",

@@ -111,7 +111,7 @@ STEP_FAULTS = (
     Fault("length_of_any_field", "resilient_mw/asgi/head.py", "if each == wanted]", "if each]", (
         IN_ASGI + "without_the_field_and_with_too_few_addresses_nobody_can_lengthen",
     )),
-    Fault("no_field_is_read_wsgi", "resilient_mw/wsgi/head.py", "return [value] if value else []", "return []", (
+    Fault("no_field_is_read_wsgi", "resilient_mw/wsgi/head.py", "[] if value is None else [value]", "[]", (
         IN_WSGI + "a_larger_content_length_is_refused_before_a_slot",
     )),
     # -- what has gone wrong

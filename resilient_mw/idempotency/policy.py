@@ -112,7 +112,7 @@ class IdempotencyPolicy:
         keep_statuses: the statuses whose answers are kept. With another one the key is free again.
         max_answer: bytes of the largest body that is kept.
         drop_headers: header fields that are not kept, beside those that never are (`answers.NEVER_KEPT`).
-        max_records: live records that one caller may have.
+        max_records: live records that one caller may have; with `single_tenant` nobody counts them.
         on_unknown: what becomes of a key whose work was begun and may have been done: `refuse` (409), `retry`, or the
             operation's status function is asked. A crash, a deadline and a caller who leaves are such cases.
         store_down: while the store is away: `closed`: 503; `open`: the work runs unprotected.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from resilient_mw.wsgi.answers import environ_key
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
+
+OWN: Final = {"content-length": "CONTENT_LENGTH", "content-type": "CONTENT_TYPE"}
+"""Fields that have a name of their own in an environ, where servers write them empty if they were not sent."""
 
 
 class WsgiHead:
@@ -36,8 +39,6 @@ class WsgiHead:
 
     def values(self, name: str) -> list[str]:
         """Return the values of a header's lines: one at most, as servers join them."""
-        key = {"content-length": "CONTENT_LENGTH", "content-type": "CONTENT_TYPE"}.get(name) or environ_key(
-            name
-        )
-        value = self.scope.get(key)
-        return [value] if value else []
+        own = OWN.get(name)
+        value = self.scope.get(environ_key(name)) if own is None else self.scope.get(own) or None
+        return [] if value is None else [value]

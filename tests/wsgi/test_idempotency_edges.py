@@ -69,3 +69,14 @@ def test_b86_what_ends_a_worker_leaves_unknown(
     with pytest.raises(type(error)):
         post(middleware, validate=False).run()
     assert state_in(middleware) is left
+
+
+def test_an_empty_key_is_malformed() -> None:
+    """As under ASGI: a client that means to be protected must hear that it is not."""
+    app = Payments()
+    said = post(guarded(app), ("Idempotency-Key", "")).run()
+    assert (said.status[:3], said.header("X-Refusal-Reason"), app.runs) == (
+        "400",
+        "idempotency_key_invalid",
+        0,
+    )
