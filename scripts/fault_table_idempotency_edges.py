@@ -105,6 +105,20 @@ FAULTS = (
         (f"{ASGI}::TestLongBodies::test_pieces_without_bytes_are_not_kept",),
     ),
     Fault(
+        "idempotency_asgi_lost_in_the_queue_runs",
+        EXCHANGE,
+        "if not work.held:  # it was lost in the queue",
+        "if False:",
+        (f"{ASGI}::test_work_that_was_lost_while_it_waited_for_a_slot_is_not_begun",),
+    ),
+    Fault(
+        "idempotency_wsgi_lost_in_the_queue_runs",
+        WSGI_EXCHANGE,
+        "if self._request.work is not None and not self._request.work.held:  # it was lost in the queue",
+        "if False:",
+        (f"{WSGI}::test_work_that_was_lost_while_it_waited_for_a_slot_is_not_begun",),
+    ),
+    Fault(
         "idempotency_wsgi_empty_key_is_none",
         "resilient_mw/wsgi/head.py",
         "self.scope.get(environ_key(name)) if own is None",

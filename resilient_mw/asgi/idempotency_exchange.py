@@ -205,6 +205,9 @@ class IdempotencyExchange:
 
     async def _run(self) -> None:
         work = self._work()
+        if not work.held:  # it was lost in the queue
+            await self._tell_lost()
+            return
         self._began = MONOTONIC.now()
         task = self._runs_in = asyncio.current_task()
         self._before = 0 if task is None else task.cancelling()

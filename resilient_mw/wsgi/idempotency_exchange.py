@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resilient_mw.core.cancel import CancelReason
 from resilient_mw.core.errors import RequestCancelled
+from resilient_mw.core.rejection import Reason
 from resilient_mw.idempotency.actions import (
     Abandon,
     Action,
@@ -119,6 +120,8 @@ class IdempotencyExchange:
         refused = self._slots_again()
         if refused is not None:
             return self._refuse(refused)
+        if self._request.work is not None and not self._request.work.held:  # it was lost in the queue
+            return self._refuse(Refuse(Reason.IDEMPOTENCY_IN_PROGRESS, self._request.lease))
         if self._context.cancelled:
             # The store, or the wait for a slot, has taken what was left: the key is as it was.
             attempt.end(Work.given_up)

@@ -12,8 +12,11 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.asgi.idempotency_body import HashedBody
 from resilient_mw.idempotency import State
 from resilient_mw.idempotency.fingerprint import Fingerprint
+from resilient_mw.stores.memory import MemoryIdempotencyStore
 from tests.asgi.driver import Request, http_scope
 from tests.asgi.test_idempotency import KEY, Payments, guarded, post, state_in
+from tests.asgi.test_idempotency_inside import until
+from tests.wsgi.helpers import queued, slots_taken
 
 SHORT, LONG, OTHER = (b"short",), (b"a longer ", b"body"), (b"another long", b" body")
 
@@ -98,6 +101,42 @@ async def test_what_no_database_takes_does_not_come_to_the_store() -> None:
     await Request(middleware, scope).run()
     (record,) = await middleware.store.records()
     assert record.about.route == "/pay\ufffd?ments"
+
+
+async def test_work_that_was_lost_while_it_waited_for_a_slot_is_not_begun() -> None:
+    """Somebody else is at it by then, or an operator has released the key."""
+    runs = {"POST": 0, "PUT": 0}
+    fail, go = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, _: Any, send: Any) -> None:
+        runs[scope["method"]] += 1
+        if scope["method"] == "POST":
+            await fail.wait()
+            raise RuntimeError("no")
+        await go.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    store, policy = MemoryIdempotencyStore(), ServerPolicy(limit=2, queue=5)
+    middleware = guarded(app, store, heartbeat=0.01)
+    outer = ResilienceMiddleware(middleware, policy)
+    first = post(outer).start()
+    await until(lambda: runs["POST"] == 1)
+    repeat = post(outer).start()
+    await until(lambda: middleware.joins.waiting == 1)
+    others = [Request(outer, http_scope("/payments", "PUT")).start() for _ in range(2)]
+    await until(lambda: runs["PUT"] == 1 and queued(policy) == 1)
+    fail.set()
+    await first.end()
+    await until(lambda: runs["PUT"] == 2 and queued(policy) == 1)  # which is the repeat
+    (record,) = store.records()
+    assert store.release(record.record, running=True)
+    await until(lambda: middleware.desk.figures.outcomes().get("lost") == 1)
+    go.set()
+    for each in (*others, repeat):
+        await each.end()
+    assert (repeat.status, runs["POST"]) == (409, 1)
+    assert slots_taken(policy) == 0
 
 
 class TestLongBodies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -11,8 +12,8 @@ from resilient_mw import ServerPolicy
 from resilient_mw.idempotency import State, StoreUnavailable
 from resilient_mw.stores.memory import MemoryIdempotencyStore
 from resilient_mw.wsgi import ResilienceMiddleware
-from tests.wsgi.helpers import slots_taken
-from tests.wsgi.test_idempotency import Payments, guarded, post, state_in
+from tests.wsgi.helpers import queued, slots_taken
+from tests.wsgi.test_idempotency import InThread, Payments, guarded, post, state_in, until
 
 
 def test_each_place_where_an_application_is_mounted_has_keys_of_its_own() -> None:
@@ -80,3 +81,42 @@ def test_an_empty_key_is_malformed() -> None:
         "idempotency_key_invalid",
         0,
     )
+
+
+def test_work_that_was_lost_while_it_waited_for_a_slot_is_not_begun() -> None:
+    """Somebody else is at it by then, or an operator has released the key."""
+    runs = {"POST": 0, "PUT": 0}
+    fail, go = threading.Event(), threading.Event()
+
+    def app(environ: Any, start_response: Any) -> Any:
+        method = environ["REQUEST_METHOD"]
+        runs[method] += 1
+        if method == "POST":
+            assert fail.wait(20)
+            raise RuntimeError("no")
+        assert go.wait(20)
+        start_response("204 No Content", [])
+        return []
+
+    store, policy = MemoryIdempotencyStore(), ServerPolicy(limit=2, queue=5)
+    middleware = guarded(app, store, heartbeat=0.01)
+    outer = ResilienceMiddleware(middleware, policy)
+    first = InThread(post(outer))
+    until(lambda: runs["POST"] == 1)
+    repeat = InThread(post(outer))
+    until(lambda: middleware.joins.waiting == 1)
+    others = [InThread(post(outer, method="PUT"))]
+    until(lambda: runs["PUT"] == 1)
+    others.append(InThread(post(outer, method="PUT")))
+    until(lambda: queued(policy) == 1)
+    fail.set()
+    first.end()
+    until(lambda: runs["PUT"] == 2 and queued(policy) == 1)  # which is the repeat
+    (record,) = store.records()
+    assert store.release(record.record, running=True)
+    until(lambda: middleware.desk.figures.outcomes().get("lost") == 1)
+    go.set()
+    for each in others:
+        each.end()
+    assert (repeat.end().status[:3], runs["POST"]) == ("409", 1)
+    assert slots_taken(policy) == 0
