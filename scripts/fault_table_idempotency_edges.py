@@ -46,6 +46,13 @@ FAULTS = (
         (f"{WSGI}::test_b86_what_ends_a_worker_leaves_unknown",),
     ),
     Fault(
+        "idempotency_asgi_coroutine_made_in_a_thread",
+        EXCHANGE,
+        "here = inspect.iscoroutinefunction(ask)",
+        "here = False",
+        (f"{ASGI}::test_an_async_status_function_is_called_on_the_loop",),
+    ),
+    Fault(
         "idempotency_asgi_time_of_background_work",
         EXCHANGE,
         "            self._middleware.joins.took(self._route, MONOTONIC.now() - self._began)\n",

@@ -81,8 +81,7 @@ class IdempotencyExchange:
         self._unknown = False
         self._started = False
         self._runs_in: asyncio.Task[Any] | None = None  # while it can be cancelled
-        self._before = 0  # cancels of it that are older than the work
-        self._began = 0.0
+        self._before, self._began = 0, 0.0  # cancels of it that are older than the work; when that began
         self._lost = False
 
     async def serve(self, actions: Actions, receive: Receive) -> None:
@@ -192,8 +191,9 @@ class IdempotencyExchange:
         ask: Any = self._request.status_function
         self._replays = "settled"
         try:
-            # A function that blocks must not hold up the loop; an async one only makes its coroutine there.
-            verdict = await asyncio.to_thread(ask, action.about)
+            # A function that blocks must not hold up the loop. What an async one makes there nobody would await after a cancel.
+            here = inspect.iscoroutinefunction(ask)
+            verdict = ask(action.about) if here else await asyncio.to_thread(ask, action.about)
             if inspect.isawaitable(verdict):
                 verdict = await verdict
         except Exception:  # noqa: BLE001  the user's function

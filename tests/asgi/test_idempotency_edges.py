@@ -85,6 +85,24 @@ class TestCancelled:
         assert state_in(middleware) is State.COMPLETED
 
 
+async def test_an_async_status_function_is_called_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coroutine that a thread has made is awaited by nobody if the request is cancelled meanwhile."""
+
+    async def status(_: Any) -> Any:
+        return "not_done"
+
+    app = Payments()
+    app.go.clear()
+    middleware = guarded(app, on_unknown=status)
+    first = post(middleware).start()
+    await app.inside.wait()
+    first.cancel()
+    await first.end()
+    app.go.set()
+    monkeypatch.delattr(asyncio, "to_thread")
+    assert (await post(middleware).run()).status == 201
+
+
 async def test_each_place_where_an_application_is_mounted_has_keys_of_its_own() -> None:
     app = Payments()
     middleware = guarded(app)
