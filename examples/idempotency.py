@@ -2,7 +2,7 @@
 
 Run it, and send the same key twice:
 
-python examples/idempotency.py 8000 keys.db
+python examples/idempotency.py 8000 keys.db      needs: pip install "resilient-mw[fastapi]" uvicorn
 curl -i localhost:8000/payments -H 'Idempotency-Key: "k-1"' -H 'X-Client-Id: me' -H 'Content-Type: application/json' -d '{"amount": 5}'
 """
 

@@ -1,6 +1,6 @@
 r"""Payments that happen once: the key of a request and its payment are one transaction.
 
-    python examples/paid_once.py 8000 payments.db
+    python examples/paid_once.py 8000 payments.db      needs: pip install "resilient-mw[fastapi,sqlalchemy]" uvicorn
 
     curl -X POST localhost:8000/payments -H 'Idempotency-Key: "order-7"' -H 'X-Account: ann' \
          -H 'Content-Type: application/json' -d '{"amount": 5}'

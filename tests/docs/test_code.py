@@ -19,7 +19,7 @@ SUBJECTS = (
     "idempotency-transactions",
 )
 BLOCK = re.compile(r"(?:^    .*\n(?:\n(?=    ))?)+", re.MULTILINE)
-NO_PYTHON = re.compile(r"^(?:pip|python|min|max)\b|[┌│]", re.MULTILINE)
+NO_PYTHON = re.compile(r"^(?:pip|python|curl|min|max)\b|[┌│]", re.MULTILINE)
 """Commands, formulas and drawings."""
 
 

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from resilient_mw import ServerPolicy
-from resilient_mw_integrations.flask import Resilience
 from tests.docs.pages import ROOT, code_blocks
 from tests.integrations.conftest import entry_points, own_marks
 
@@ -34,7 +32,6 @@ def test_the_code_of_the_page_on_flask_runs_and_the_table_is_real(monkeypatch: p
     page = FLASK.read_text(encoding="utf-8")
     assert all(f"    {line}\n" in page for line in said.splitlines()), said
     drawing = ran(pages)["app"]
-    Resilience(drawing, ServerPolicy(), error_pages=True)
     drawing.extensions["resilience"].protection.policy.drain(0)
     refused = drawing.test_client().get("/", headers={"Accept": "text/html"}, buffered=True)
     assert (refused.status_code, refused.text[:4]) == (503, "<h1>")
@@ -46,16 +43,13 @@ def test_the_code_of_the_page_on_flask_runs_and_the_table_is_real(monkeypatch: p
 async def test_the_code_of_the_page_on_quart_runs() -> None:
     three_lines, marks, pages = code_blocks(QUART)
     assert (await ran(three_lines)["app"].test_client().get("/")).status_code == 404
-    from resilient_mw_integrations.quart import Resilience as QuartResilience
-
     app = ran(marks)["app"]
-    QuartResilience(app)
     answer = await (await app.test_client().get("/reports/7")).get_json()
     assert 20 < answer["seconds_left"] <= 30
     async with app.test_client().websocket("/live") as socket:
         await socket.send("hello")
         assert await socket.receive() == "hello"
     drawing = ran(pages)["app"]
-    QuartResilience(drawing, error_pages=True).policy_of(drawing).drain(0)
+    drawing.extensions["resilience"].protection.policy.drain(0)
     refused = await drawing.test_client().get("/")
     assert (refused.status_code, (await refused.get_data())[:4]) == (503, b"<h1>")
