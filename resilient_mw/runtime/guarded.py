@@ -23,12 +23,11 @@ from resilient_mw.calls.events import Action, Deliver, Expire, Failure, Head, Ph
 from resilient_mw.calls.guarded import ANSWER, FUNCTION, OVERRUN, Effect, effect_of, told
 from resilient_mw.core.call_watch import WATCHES
 from resilient_mw.core.errors import CallRefused, DeadlineExceeded, RequestCancelled, ResilienceWarning
-from resilient_mw.core.rejection import REFUSAL_RULES
 from resilient_mw.runtime import drive_async, drive_sync
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.dependency_owner import DependencyOwner, owner_of
 from resilient_mw.runtime.fallbacks import NOTHING, ends_at, kept_value
-from resilient_mw.runtime.guarded_errors import CallExpired, expired_message
+from resilient_mw.runtime.guarded_errors import CallExpired, expired_message, refused_why
 from resilient_mw.runtime.slot_waits import check_wanted, pause_task, pause_thread
 from resilient_mw.runtime.watched import watched
 from resilient_mw.runtime.within import Within
@@ -215,14 +214,8 @@ class Run:
             made = (
                 f"{action.attempts} attempt(s) were made before" if action.attempts else "It was not called"
             )
-            when = f"It may be different in {action.retry_in:.1f} s. " if action.retry_in else ""
-            return CallRefused(
-                f"the dependency {name!r} is not asked at the moment: {REFUSAL_RULES[action.reason].title} "
-                f"({action.reason.value}). {when}{made}. Answer without it, or change the limits of Dependency({name!r})",
-                action.reason,
-                name,
-                action.retry_in,
-            )
+            why = refused_why(self._owner.dependency, action)
+            return CallRefused(f"{why}. {made}", action.reason, name, action.retry_in)
         return error or RuntimeError(f"the call ended with {action!r} and without an error")
 
     def _overdue(self, error: DeadlineExceeded) -> CallExpired:

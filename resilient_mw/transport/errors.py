@@ -17,7 +17,7 @@ from resilient_mw.calls.dependency import Dependency
 from resilient_mw.calls.events import Phase, Refuse
 from resilient_mw.core.errors import CallRefused as Refused
 from resilient_mw.core.errors import DeadlineExceeded, ResilienceError
-from resilient_mw.core.rejection import Reason
+from resilient_mw.runtime.guarded_errors import refused_why
 
 DOING = {
     Phase.POOL: "waiting for a connection of its own pool",
@@ -73,32 +73,7 @@ def expired_message(dependency: Dependency, phase: Phase, attempts: int) -> str:
 
 def refused_message(dependency: Dependency, action: Refuse) -> str:
     """Return what to say when a call was refused on this side of the wire."""
-    name = f"the dependency {dependency.name!r}"
-    if action.reason is Reason.CIRCUIT_OPEN:
-        if action.retry_in:
-            why = f"its circuit is open, and the next trial is in {action.retry_in:.1f} s"
-        else:
-            why = "its circuit is not closed and all trials are under way, or it lets more pass by degrees, or is held open"
-        text = (
-            f"{name} is not asked at the moment: {why}. Answer without it, or change Dependency(breaker=...)"
-        )
-    elif action.reason is Reason.BULKHEAD_FULL:
-        many = "as many as its adaptive limit allows, of" if dependency.adaptive else "all"
-        text = (
-            f"{name} gets no more calls at the moment: {many} {dependency.most_attempts} that may be under way at once are. "
-            "Answer without it, or raise Dependency(bulkhead=...)"
-        )
-    elif action.reason is Reason.THROTTLED:
-        text = (
-            f"{name} refuses most of what it gets, so a part of the calls is not sent. Answer without it, call it less, or "
-            "change Dependency(throttle=...)"
-        )
-    else:
-        text = (
-            f"the caller's budget is too small to ask {name}: less than its reserve of {dependency.reserve:g} s and its "
-            f"smallest useful budget of {dependency.smallest_budget:g} s is left. Give the call more time, or lower "
-            "Dependency(reserve=..., smallest_budget=...)"
-        )
+    text = refused_why(dependency, action)
     if action.attempts:
         return f"{text}. {action.attempts} attempt(s) were made before; the last response was discarded for a retry"
     return f"{text}. Nothing was sent"
