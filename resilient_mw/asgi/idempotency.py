@@ -14,6 +14,7 @@ from resilient_mw.asgi.refusal import prepare_refusals
 from resilient_mw.idempotency.policy import READING, IdempotencyPolicy
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, RefusalsAround
+from resilient_mw.runtime.kinds import check_no_wsgi
 from resilient_mw.stores.faces import async_face
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class IdempotencyMiddleware:
     def __init__(
         self, app: Application, policy: IdempotencyPolicy, *, store: IdempotencyStore | AsyncIdempotencyStore
     ) -> None:
+        check_no_wsgi(app)
         self.app = app
         self.policy = policy
         self.desk = IdempotencyDesk(policy)

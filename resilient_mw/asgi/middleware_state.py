@@ -16,6 +16,7 @@ from resilient_mw.asgi.pages import Pages
 from resilient_mw.asgi.refusal import prepare_refusals, prepare_stopped
 from resilient_mw.asgi.service import LoopService
 from resilient_mw.runtime.forks import after_fork
+from resilient_mw.runtime.kinds import check_no_wsgi
 from resilient_mw.runtime.protection import Protection
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class MiddlewareState:
     """
 
     def __init__(self, app: Application, policy: ServerPolicy | None, overrides: Mapping[str, Any]) -> None:
+        check_no_wsgi(app)
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard

@@ -10,6 +10,7 @@ from resilient_mw.idempotency.actions import Pass
 from resilient_mw.idempotency.policy import READING, IdempotencyPolicy
 from resilient_mw.runtime.context import current
 from resilient_mw.runtime.idempotency_desk import IdempotencyDesk, RefusalsAround
+from resilient_mw.runtime.kinds import check_no_asgi
 from resilient_mw.wsgi.answers import Pages, prepare_answers
 from resilient_mw.wsgi.head import WsgiHead
 from resilient_mw.wsgi.idempotency_exchange import IdempotencyExchange
@@ -50,6 +51,7 @@ class IdempotencyMiddleware:
     def __init__(self, app: WSGIApplication, policy: IdempotencyPolicy, *, store: IdempotencyStore) -> None:
         if inspect.iscoroutinefunction(store.begin):
             raise ValueError(f"store={store!r} is not allowed: under WSGI it must be one that blocks")
+        check_no_asgi(app)
         self.app = app
         self.policy = policy
         self.desk = IdempotencyDesk(policy)

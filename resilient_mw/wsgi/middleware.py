@@ -23,6 +23,7 @@ from resilient_mw.runtime.callers import gone_of
 from resilient_mw.runtime.context import CURRENT, NO_REQUEST, RequestContext
 from resilient_mw.runtime.flush import Listeners
 from resilient_mw.runtime.forks import after_fork
+from resilient_mw.runtime.kinds import check_no_asgi
 from resilient_mw.runtime.protection import Protection
 from resilient_mw.runtime.quotas import Asking
 from resilient_mw.runtime.thread_context import ThreadContext, guarded_by, has_ended
@@ -83,6 +84,7 @@ class ResilienceMiddleware:
     def __init__(
         self, app: WSGIApplication, policy: ServerPolicy | None = None, **overrides: Unpack[PolicyOverrides]
     ) -> None:
+        check_no_asgi(app)
         self.app = app
         self._protection = Protection(policy, overrides)
         self._guard = self._protection.guard
