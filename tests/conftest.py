@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import hypothesis  # noqa: F401  its plugin imports it at the end, and then finds nobody who refers to what was frozen
 import pytest
+from hypothesis import HealthCheck, settings
 
 from resilient_mw.core import marks
 from tests.own_time import own_time_of
@@ -17,6 +18,10 @@ from tests.own_time import own_time_of
 # and so would everything it starts.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example that a busy machine holds up for half a second is no finding.
+settings.register_profile("of any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("of any speed")
 
 
 def pytest_collection_finish() -> None:

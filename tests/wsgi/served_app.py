@@ -1,4 +1,4 @@
-"""The application that the real servers of `test_servers.py` serve: limit 2, queue 2, one second at most."""
+"""The application that the real servers of `test_servers.py` serve: limit 2, queue 2, one second at most for most."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ TEXT = ("Content-Type", "text/plain")
 policy = ServerPolicy(
     limit=2,
     queue=2,
-    max_wait=1.0,
+    max_wait=20.0,
     wait_share=1.0,
     deadline_default=1.0,
-    routes=[RouteRule("/state", priority="exempt"), RouteRule("/long/*", deadline_default=30.0)],
+    routes=[
+        RouteRule("/state", priority="exempt"),
+        RouteRule("/let_go", priority="exempt"),
+        RouteRule("/long/*", deadline_default=30.0),
+    ],
 )
 closed = 0
 told: list[str] = []
+going = threading.Condition()
+times_let_go = 0
 
 
 def seconds(environ: WSGIEnvironment) -> float:
@@ -46,8 +52,26 @@ def sleep(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[b
     return [b"slept"]
 
 
+def held(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """Work that goes on until somebody says so at `/let_go`."""
+    with going:
+        before = times_let_go
+        going.wait_for(lambda: times_let_go > before, 20)
+    start_response("200 OK", [TEXT])
+    return [b"held"]
+
+
+def let_go(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    global times_let_go
+    with going:
+        times_let_go += 1
+        going.notify_all()
+    start_response("200 OK", [TEXT])
+    return [b"gone"]
+
+
 def check(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    for _ in range(100):
+    for _ in range(500):
         time.sleep(0.02)
         current().check()
     start_response("200 OK", [TEXT])
@@ -176,6 +200,8 @@ Application = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 ROUTES: dict[str, Application] = {
     "/sleep": sleep,
     "/check": check,
+    "/let_go": let_go,
+    "/long/held": held,
     "/long/echo": echo,
     "/long/loop": loop,
     "/long/begun": begun,

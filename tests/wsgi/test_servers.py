@@ -30,21 +30,22 @@ def users() -> Iterator[ThreadPoolExecutor]:
 def test_b26_a_full_server_queues_and_refuses_while_health_checks_pass(
     server: Server, users: ThreadPoolExecutor
 ) -> None:
-    served: list[Future[Reply]] = [users.submit(server.get, "/sleep?s=0.4") for _ in range(4)]
+    served: list[Future[Reply]] = [users.submit(server.get, "/long/held") for _ in range(4)]
     server.wait_for(slots=2, queued=2)
     health = [server.get("/health") for _ in range(5)]
-    refused = [server.get("/sleep?s=0.4") for _ in range(3)]
+    refused = [server.get("/long/held") for _ in range(3)]
+    assert not any(future.done() for future in served)  # nobody has waited for a slot
     assert [reply.status for reply in health] == [200] * 5
-    assert max(reply.took for reply in health) < 0.35
     for reply in refused:
         assert reply.status == 503
         assert reply.header("X-Refusal-Reason") == "queue_full"
         assert int(reply.header("Retry-After") or "") >= 1
         assert json.loads(reply.body)["reason"] == "queue_full"
-        assert reply.took < 0.35
-    replies = [future.result() for future in served]
-    assert [reply.status for reply in replies] == [200] * 4
-    assert sum(reply.took > 0.75 for reply in replies) >= 2  # these waited
+    server.get("/let_go")
+    server.wait_for(slots=2, queued=0)  # those who waited
+    assert sum(future.done() for future in served) <= 2
+    server.get("/let_go")
+    assert [future.result().status for future in served] == [200] * 4
     server.wait_for(slots=0)
 
 
@@ -75,7 +76,7 @@ def test_check_makes_the_504_come_on_time(server: Server) -> None:
     before = server.state()["late"]
     reply = server.get("/check", {"X-Request-Timeout-Ms": "200"})
     assert reply.status == 504
-    assert reply.took < 1.0  # it would take two seconds
+    assert reply.took < 5.0  # it would take ten seconds
     server.wait_for(slots=0)
     assert server.state()["late"] == before
 
@@ -98,7 +99,7 @@ def test_a_stream_that_goes_on_after_its_deadline_is_cut_off(server: Server) -> 
 def test_b43_a_caller_who_leaves_gives_the_slot_back(server: Server) -> None:
     before = server.state()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(b"GET /long/stream?s=0.05 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connection.sendall(b"GET /long/stream?s=0.2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
         assert server.state()["slots"] == 1
     server.wait_for(slots=0, closed=before["closed"] + 1)
@@ -140,18 +141,19 @@ def test_b29_who_leaves_the_queue_takes_no_place_in_it(server: Server, users: Th
     if server.kind == "granian":
         pytest.skip("granian tells nobody")
     before = server.state()["left"]
-    blocking = [users.submit(server.get, "/sleep?s=0.8") for _ in range(2)]
+    blocking = [users.submit(server.get, "/long/held") for _ in range(2)]
     server.wait_for(slots=2)
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(b"GET /sleep?s=5 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connection.sendall(b"GET /long/held HTTP/1.1\r\nHost: localhost\r\n\r\n")
         server.wait_for(queued=1)
     server.wait_for(queued=0, left=before + 1)
+    server.get("/let_go")
     assert [future.result().status for future in blocking] == [200, 200]
     server.wait_for(slots=0)
 
 
 def test_b35_streams_in_progress_are_bounded(server: Server, users: ThreadPoolExecutor) -> None:
-    streams = [users.submit(server.get, "/long/stream?s=0.03") for _ in range(2)]
+    streams = [users.submit(server.get, "/long/stream?s=0.1") for _ in range(2)]
     server.wait_for(slots=2)
     late = server.get("/sleep", {"X-Request-Timeout-Ms": "100"})
     assert (late.status, late.header("X-Refusal-Reason")) == (504, "expired_in_queue")
@@ -214,11 +216,14 @@ def test_answers_without_a_body_give_the_slot_back(server: Server, path: str, me
 
 
 def test_b10_path_tricks_reach_no_exempt_route(server: Server, users: ThreadPoolExecutor) -> None:
-    blocking = [users.submit(server.get, "/sleep?s=0.6") for _ in range(4)]
+    blocking = [users.submit(server.get, "/long/held") for _ in range(4)]
     server.wait_for(slots=2, queued=2)
     for path in ("/health/", "/healthz-admin", "/HEALTH", "/health%2f", "/health/../admin", "/health%20"):
         assert server.get(path).status == 503, path
     assert server.get("/health").status == 200
+    server.get("/let_go")
+    server.wait_for(slots=2, queued=0)
+    server.get("/let_go")
     for future in blocking:
         future.result()
 

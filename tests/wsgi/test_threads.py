@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -50,8 +51,8 @@ class Counting:
                 self.inside -= 1
 
 
-def burst(middleware: ResilienceMiddleware, app: Counting, refusals: int) -> Counter[str]:
-    """Send all requests at once; let the application go on when `refusals` have been answered."""
+def burst(middleware: ResilienceMiddleware, app: Counting, refusals: int, inside: int = 5) -> Counter[str]:
+    """Send all requests at once; let the application go on when `refusals` have been answered and `inside` are in it."""
     barrier = threading.Barrier(THREADS)
     answered = threading.Semaphore(0)
     statuses: list[str] = []
@@ -66,6 +67,9 @@ def burst(middleware: ResilienceMiddleware, app: Counting, refusals: int) -> Cou
     threads = [in_thread(send) for _ in range(THREADS)]
     for _ in range(refusals):
         assert answered.acquire(timeout=50)
+    end = time.monotonic() + 20
+    while app.inside < inside and time.monotonic() < end:
+        time.sleep(0.005)
     app.let_go.set()
     for thread in threads:
         thread.join(50)
@@ -99,7 +103,7 @@ def test_b37_the_bound_of_exempt_requests_holds_for_a_burst() -> None:
         limit=1, exempt_limit=7, deadline_default=60.0, routes=[RouteRule("/", priority="exempt")]
     )
     app = Counting()
-    statuses = burst(ResilienceMiddleware(app, policy), app, THREADS - 7)
+    statuses = burst(ResilienceMiddleware(app, policy), app, THREADS - 7, inside=7)
     assert statuses == {"200": 7, "503": THREADS - 7}
     assert app.most == 7
     assert slots_taken(policy) == 0
