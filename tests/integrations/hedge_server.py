@@ -94,7 +94,7 @@ class HedgeServer:
         self._listener.close()
 
 
-def eventually(true: Callable[[], bool], seconds: float = 3.0) -> bool:
+def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
     """Wait until something is true; return whether it is."""
     until = monotonic() + seconds
     while not true():

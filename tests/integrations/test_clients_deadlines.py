@@ -30,9 +30,11 @@ from tests.transport.tcp_server import Connection, FullBacklog, RawServer, head
 
 __all__ = ["certificate", "client", "names"]
 
-BUDGET = 0.15
-LATE = 0.25
-"""Seconds that an overrun may take here; on a quiet machine it stays below 0.1."""
+BUDGET = 0.3
+LATE = 1.5
+"""Seconds that an overrun may take here, as a busy machine may stop us; on a quiet one it stays below 0.1. Whoever
+forgets the deadline is later by far: the faults take ten seconds and more.
+"""
 
 
 def dependency(url: str, **keywords: Any) -> Dependency:
@@ -115,12 +117,12 @@ def test_every_way_of_reading_is_bounded(client: Any, how: str) -> None:
 @every_client
 def test_a_server_may_take_its_time_to_read(client: Any) -> None:
     def late(connection: Connection) -> None:
-        connection.server.over.wait(0.3)
+        connection.server.over.wait(1.4)
         connection.request()
         connection.answer()
 
     with RawServer(late) as server:
-        client.open([dependency(server.url, connect_timeout=0.1, timeout=10.0)])
+        client.open([dependency(server.url, connect_timeout=1.0, timeout=10.0)])
         assert client.request("PUT", server.url + "/", data=client.large(10_000_000)).status == 200
         assert len(server.requests[0].body) == 10_000_000
 
@@ -195,7 +197,7 @@ def test_waiting_for_a_connection_of_the_pool(client: Any) -> None:
 def test_an_attempt_that_failed_says_in_which_phase_in_the_error_of_the_library(client: Any) -> None:
     """Also where that error is wrapped in another one on its way up."""
     with RawServer(never_answers) as server:
-        client.open([dependency(server.url, timeout=0.1)])
+        client.open([dependency(server.url, timeout=0.4)])
         error, _ = timed(lambda: client.get(server.url + "/"))
         url = server.url
     assert not isinstance(error, DeadlineExceeded)
@@ -249,10 +251,10 @@ def test_a_silent_address_leaves_time_for_the_next_one(client: Any, names: dict[
     ):
         names["prices.test"] = ["127.0.0.1", "127.0.0.2"]
         url = f"http://prices.test:{server.port}"
-        client.open([dependency(url, connect_timeout=0.3)])
+        client.open([dependency(url, connect_timeout=2.0)])
         error, took = timed(lambda: client.get(url + "/"))
         assert error is None
-        assert 0.14 < took < 0.15 + LATE
+        assert 0.95 < took < 1.9
         assert server.requests[0].all("host") == [f"prices.test:{server.port}"]
 
 
@@ -269,10 +271,10 @@ def test_outside_any_context_a_call_has_a_total_timeout(client: Any) -> None:
 def test_the_callers_own_timeouts_still_count(client: Any) -> None:
     with RawServer(never_answers) as server:
         client.open([dependency(server.url)])
-        error, took = timed(lambda: client.get(server.url + "/", timeout=0.05))
+        error, took = timed(lambda: client.get(server.url + "/", timeout=0.4))
         assert isinstance(error, client.failure)
         assert not isinstance(error, DeadlineExceeded)
-        assert took < 0.05 + LATE
+        assert took < 0.4 + LATE
 
 
 @every_client

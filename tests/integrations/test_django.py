@@ -441,9 +441,9 @@ async def test_async_a_stream_holds_the_slot_and_ends_at_its_deadline(mine: Serv
     async def answer(request: Any) -> Any:
         return StreamingHttpResponse(chunks())
 
-    response = await guarded(answer)(aget(**{"X-Request-Timeout-Ms": "200"}))
+    response = await guarded(answer)(aget(**{"X-Request-Timeout-Ms": "1000"}))
     body = aiter(response)
-    assert 0 < float(await anext(body)) <= 0.2
+    assert 0 < float(await anext(body)) <= 1.0
     assert slots_taken(mine) == 1
     with pytest.raises(DeadlineExceeded):
         await anext(body)

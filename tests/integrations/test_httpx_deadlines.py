@@ -21,9 +21,11 @@ from resilient_mw.runtime.context import current
 from tests.integrations.httpx_wires import KINDS, Wire, every_wire, timed
 from tests.transport.tcp_server import Connection, FullBacklog, RawServer, head
 
-BUDGET = 0.15
-LATE = 0.25
-"""Seconds that an overrun may take here; on a quiet machine it stays below 0.1."""
+BUDGET = 0.3
+LATE = 1.5
+"""Seconds that an overrun may take here, as a busy machine may stop us; on a quiet one it stays below 0.1. Whoever
+forgets the deadline is later by far: the faults take ten seconds and more.
+"""
 
 
 def answers(connection: Connection) -> None:
@@ -255,13 +257,13 @@ def test_a_body_that_is_read_bit_by_bit_by_the_caller(wire: Wire) -> None:
 def test_a_body_that_stalls_after_a_late_head(wire: Wire) -> None:
     def late(connection: Connection) -> None:
         connection.request()
-        connection.server.over.wait(0.5)
+        connection.server.over.wait(0.3)
         connection.send(head(200, 1000) + b"x")
         connection.hang()
 
     with RawServer(late) as server:
         wire.open([dependency(server.url)])
-        expired_in(Phase.BODY, wire, lambda: wire.get(server.url + "/"), budget=0.8)
+        expired_in(Phase.BODY, wire, lambda: wire.get(server.url + "/"), budget=1.2)
 
 
 @every_wire
@@ -271,7 +273,7 @@ def test_a_body_of_a_transport_that_knows_no_timeouts(wire: Wire) -> None:
 
     class Slow(*bases):  # type: ignore[misc]
         def __iter__(self) -> Iterator[bytes]:
-            for _ in range(100):
+            for _ in range(500):
                 Event().wait(0.02)
                 yield b"x"
 
@@ -342,17 +344,17 @@ def test_a_name_without_an_address(wire: Wire, names: dict[str, Any], wrong: Any
 @every_wire
 def test_the_steps_of_connecting_share_one_time(wire: Wire, names: dict[str, Any]) -> None:
     def slow() -> list[str]:
-        server.over.wait(0.35)
+        server.over.wait(1.0)
         return ["127.0.0.1"]
 
     names["prices.test"] = slow
     with RawServer(never_reads) as server:
         url = f"https://prices.test:{server.port}"
-        wire.open([dependency(url, connect_timeout=0.4)])
+        wire.open([dependency(url, connect_timeout=1.8)])
         error, took = timed(lambda: wire.get(url + "/"))
         assert isinstance(error, wire.lib.ConnectTimeout)
         assert "phase tls" in error.__notes__[0]
-        assert took < 0.4 + 0.25
+        assert took < 2.7  # less than both one after the other
 
 
 @every_wire
@@ -363,10 +365,10 @@ def test_a_silent_address_leaves_time_for_the_next_one(wire: Wire, names: dict[s
     ):
         names["prices.test"] = ["127.0.0.1", "127.0.0.2"]
         url = f"http://prices.test:{server.port}"
-        wire.open([dependency(url, connect_timeout=0.3)])
+        wire.open([dependency(url, connect_timeout=2.0)])
         error, took = timed(lambda: wire.get(url + "/"))
         assert error is None
-        assert 0.14 < took < 0.15 + LATE
+        assert 0.95 < took < 1.9
 
 
 @every_wire
@@ -382,19 +384,19 @@ def test_outside_any_context_a_call_has_a_total_timeout(wire: Wire) -> None:
 def test_the_callers_own_timeouts_still_count(wire: Wire) -> None:
     with RawServer(never_answers) as server:
         wire.open([dependency(server.url)])
-        error, took = timed(lambda: wire.get(server.url + "/", timeout=0.05))
+        error, took = timed(lambda: wire.get(server.url + "/", timeout=0.4))
         assert isinstance(error, wire.lib.ReadTimeout)
         assert not isinstance(error, DeadlineExceeded)
-        assert took < 0.05 + LATE
+        assert took < 0.4 + LATE
 
 
 @every_wire
 def test_what_matches_no_dependency_is_not_bounded(wire: Wire) -> None:
     with RawServer(drips_body) as server:
         wire.open([Dependency("prices", match="http://prices.test/*")])
-        with current().within(0.05):
+        with current().within(0.3):
             response = wire.send("GET", server.url + "/")
-        server.over.wait(0.1)
+        server.over.wait(0.4)
         wire.close(response)
 
 

@@ -625,7 +625,7 @@ def test_b53_a_back_off_ends_when_the_transport_is_closed(wire: Wire, way: str) 
         told: Any = error
         assert isinstance(told, wire.lib.TransportError)
         assert "was closed while a call to 'prices' waited" in str(error)
-        assert took < 1.0
+        assert took < 10.0  # it would have waited for thirty
         assert snapshot(dependency).in_use == 0
 
 

@@ -34,11 +34,11 @@ def told(request: Received, field: str = FIELD) -> list[int]:
 @every_wire
 def test_the_dependency_is_told_what_is_left_less_the_reserve(wire: Wire) -> None:
     with RawServer(serve) as server:
-        wire.open([Dependency("prices", match=f"{server.url}/*", reserve=0.1)])
-        with current().within(1.0):
+        wire.open([Dependency("prices", match=f"{server.url}/*", reserve=1.0)])
+        with current().within(10.0):
             wire.get(server.url + "/")
         (left,) = told(server.requests[0])
-        assert 700 <= left <= 900
+        assert 7000 <= left <= 9000
 
 
 @every_wire
@@ -190,11 +190,11 @@ def test_b62_the_field_of_the_request_that_is_served_is_never_copied(wire: Wire)
 
         async def request() -> int:
             served: Any = ResilienceMiddleware(app, ServerPolicy())
-            return (await ScriptedASGI(served, headers=[(FIELD, "900")]).run()).status
+            return (await ScriptedASGI(served, headers=[(FIELD, "9000")]).run()).status
 
         assert (wire.run(request()) if wire.is_async else asyncio.run(request())) == 200
         (left,) = told(server.requests[0])
-        assert 500 <= left <= 800
+        assert 5000 <= left <= 8900
 
 
 @every_wire

@@ -28,7 +28,7 @@ def hedged(server: HedgeServer, **fields: Any) -> Dependency:
 
 
 def first_slow(number: int) -> float:
-    return 1.5 if number == 1 else 0.0
+    return 8.0 if number == 1 else 0.0
 
 
 def in_use(dependency: Dependency) -> int:
@@ -45,7 +45,7 @@ def flights() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("resilient_mw: attempt")]
 
 
-def settled(wire: Wire, true: Callable[[], bool], seconds: float = 3.0) -> bool:
+def settled(wire: Wire, true: Callable[[], bool], seconds: float = 10.0) -> bool:
     """Let whatever is under way go on until something is true."""
     until = monotonic() + seconds
     while not true() and monotonic() < until:
@@ -67,7 +67,7 @@ def test_a_slow_attempt_is_beaten_by_its_hedge_and_its_connection_closed(
     wire.open([dependency], limits=wire.lib.Limits(max_connections=2))
     began = monotonic()
     assert wire.get(server.origin + "/a").text == "2"
-    assert monotonic() - began < 0.6
+    assert monotonic() - began < 5.0
     assert settled(wire, lambda: in_use(dependency) == 0)
     assert settled(wire, lambda: server.hung_up == [1]), "the loser's connection is still open"
     figures = dependency.snapshot()
@@ -209,7 +209,7 @@ def test_attempts_that_time_out_end_the_call(wire: Wire) -> None:
         began = monotonic()
         with pytest.raises(wire.lib.TimeoutException):
             wire.get(server.origin + "/a")
-        assert monotonic() - began < 0.6
+        assert monotonic() - began < 3.0
         assert settled(wire, lambda: in_use(dependency) == 0)
         assert settled(wire, lambda: sorted(server.hung_up) == [1, 2])
         assert dependency.snapshot().attempts == {"timeout": 2}
@@ -218,22 +218,27 @@ def test_attempts_that_time_out_end_the_call(wire: Wire) -> None:
 @every_wire
 def test_a_foreign_transport_is_hedged_too(wire: Wire) -> None:
     calls: list[Any] = []
+    over = threading.Event()
 
     async def slow(request: Any) -> Any:
         calls.append(request)
-        await asyncio.sleep(0.4 if len(calls) == 1 else 0.0)
+        await asyncio.sleep(10.0 if len(calls) == 1 else 0.0)
         return wire.lib.Response(200)
 
     def slow_sync(request: Any) -> Any:
         calls.append(request)
-        sleep(0.4 if len(calls) == 1 else 0.0)
+        if len(calls) == 1:
+            over.wait(10.0)
         return wire.lib.Response(200)
 
     dependency = Dependency("prices", "http://prices/*", hedge=HedgePolicy(delay=0.05))
     wire.open([dependency], wire.handler(slow if wire.is_async else slow_sync))
-    began = monotonic()
-    assert wire.get("http://prices/a").status_code == 200
-    assert monotonic() - began < 0.35
+    try:
+        assert wire.get("http://prices/a").status_code == 200
+        assert len(calls) == 2
+        assert wire.is_async or in_use(dependency) == 1
+    finally:
+        over.set()
     assert settled(wire, lambda: in_use(dependency) == 0), (
         "a loser that cannot be ended gives its slot back at its end"
     )
@@ -327,7 +332,7 @@ def test_a_cancelled_caller_leaves_nothing(library: str, cancels: int, attempts:
 
 @every_wire
 def test_the_quantile_decides_once_enough_is_known(wire: Wire) -> None:
-    with HedgeServer(lambda number: 1.0 if number == 21 else 0.01) as server:
+    with HedgeServer(lambda number: 8.0 if number == 21 else 0.01) as server:
         dependency = hedged(server, hedge=HedgePolicy(quantile=0.9, minimum_samples=20))
         wire.open([dependency])
         for _ in range(20):
@@ -339,5 +344,5 @@ def test_the_quantile_decides_once_enough_is_known(wire: Wire) -> None:
         assert 0.01 <= known.delay < 0.1
         began = monotonic()
         wire.get(server.origin + "/a")
-        assert monotonic() - began < 0.5
+        assert monotonic() - began < 5.0
         assert hedges(dependency).won == 1

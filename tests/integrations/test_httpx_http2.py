@@ -68,21 +68,21 @@ def open_wire(wire: Wire, peer: str, **keywords: Any) -> Dependency:
 def test_the_dependency_is_told_what_is_left(wire: Wire, peer: str) -> None:
     open_wire(wire, peer)
     wire.get(peer + "/")  # It may still be starting.
-    with current().within(1.0):
+    with current().within(10.0):
         response = wire.get(peer + "/")
     assert response.http_version == "HTTP/2"
-    assert 500 < int(response.content) <= 1000
+    assert 5000 < int(response.content) <= 10_000
 
 
 @every_wire
 @pytest.mark.parametrize(("path", "phase"), [("/after/5", "head"), ("/drip", "body")])
 def test_the_deadline_holds(wire: Wire, peer: str, path: str, phase: str) -> None:
     dependency = open_wire(wire, peer)
-    with current().within(0.2):
+    with current().within(0.5):
         error, took = timed(lambda: wire.get(peer + path))
     assert isinstance(error, DeadlineExceeded)
     assert getattr(error, "phase", None) == phase
-    assert took < 0.2 + 0.25
+    assert took < 0.5 + 2.0
     owner: Any = dependency.owner[0]
     assert owner.snapshot().in_use == 0
     assert wire.get(peer + "/").status_code == 200

@@ -28,7 +28,7 @@ def hangs_in_half(connection: Connection) -> None:
 
 def two(server: RawServer, **fields: Any) -> list[Dependency]:
     slow = Dependency("slow", match=f"{server.url}/half", retry=None, timeout=5.0)
-    quick = Dependency("quick", match=f"{server.url}/quick/*", retry=None, timeout=0.3, **fields)
+    quick = Dependency("quick", match=f"{server.url}/quick/*", retry=None, timeout=1.0, **fields)
     return [slow, quick]
 
 

@@ -171,7 +171,7 @@ def test_the_budget_ends_the_work_on_both_sides(wire: Wire, peer: tuple[str, boo
         error, took = timed(lambda: wire.get(url + "/slow"))
     # Whoever is first: the server says 504 shortly before the end, or the client ends it.
     assert error is None or isinstance(error, DeadlineExceeded)
-    assert took < 0.5 + 0.1
+    assert took < 0.5 + 1.5
     assert dependency.snapshot().in_use == 0
     while True:
         seen = counted(wire, url)

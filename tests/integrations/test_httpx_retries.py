@@ -97,7 +97,7 @@ def test_b50_a_discarded_body_that_stalls_is_closed_instead(wire: Wire) -> None:
         wire.open([prices(server.url)], limits=wire.lib.Limits(max_connections=1))
         error, took = timed(lambda: wire.get(server.url + "/"))
         assert error is None
-        assert took < 0.4
+        assert took < 3.0  # it would hang for ten
         assert server.connections == 2
 
 
@@ -600,13 +600,13 @@ def test_a_refusal_of_a_trusted_dependency_may_be_repeated_whatever_the_method(
 @every_wire
 def test_all_attempts_spend_one_budget(wire: Wire) -> None:
     with server_of(
-        lambda connection, request: connection.server.over.wait(0.06) or connection.answer(503)
+        lambda connection, request: connection.server.over.wait(0.3) or connection.answer(503)
     ) as server:
         dependency = prices(server.url, retry=quick(attempts=10))
         wire.open([dependency])
-        with current().within(0.25):
+        with current().within(1.5):
             error, took = timed(lambda: wire.get(server.url + "/"))
-        assert took < 0.25 + 0.2
+        assert took < 1.5 + 1.5
         assert 2 <= len(server.requests) <= 5
         told = [int(request.all("x-request-timeout-ms")[0]) for request in server.requests]
         assert told == sorted(told, reverse=True)

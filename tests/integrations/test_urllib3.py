@@ -77,12 +77,12 @@ def test_the_last_error_looks_as_without_us(retries: Any) -> None:
 
 def test_a_timeout_of_the_attempt_is_the_librarys_own() -> None:
     with RawServer(never_answers) as server:
-        manager = ResilientPoolManager([prices(server.url, timeout=0.05)])
+        manager = ResilientPoolManager([prices(server.url, timeout=0.3)])
         with pytest.raises(urllib3.exceptions.MaxRetryError) as caught:
             manager.request("GET", server.url + "/")
         assert isinstance(caught.value.reason, urllib3.exceptions.ReadTimeoutError)
         with (
-            session(ResilientAdapter([prices(server.url, timeout=0.05)])) as made,
+            session(ResilientAdapter([prices(server.url, timeout=0.3)])) as made,
             pytest.raises(requests.ReadTimeout),
         ):
             made.get(server.url + "/")

@@ -18,6 +18,8 @@ BEHIND = "198.51.100.7"
 """A trusted caller behind the proxy that `HERE` is to `/hops`."""
 SHOP = "https://shop.example"
 MOST_BYTES = 50_000
+LET_GO: dict[str, int] = {}
+"""How often those who hold the slot of a path were let go."""
 ONE_CLASS = [PriorityClass("normal", weight=1)]
 
 
@@ -38,6 +40,12 @@ async def told(scope: Any, receive: Any, send: Any) -> None:
         more = message.get("more_body", False)
     if scope["path"].endswith("/hold"):
         await asyncio.sleep(0.3)
+    if scope["path"].endswith("/held"):
+        before = LET_GO.get(scope["path"], 0)
+        for _ in range(3000):
+            if LET_GO.get(scope["path"], 0) > before:
+                break
+            await asyncio.sleep(0.01)
     if scope["path"].endswith("/sleep"):
         await asyncio.sleep(30)
     await _respond(send, 200, {"left": left, "size": size})
@@ -47,11 +55,11 @@ POLICIES = {
     "budgets": ServerPolicy(
         trusted_peers=[f"{HERE}/32"],
         deadline_default=5.0,
-        deadline_minimum=0.5,
+        deadline_minimum=2.0,
         deadline_maximum=20.0,
         smallest_budget=0.05,
         deadline_response_header="X-Budget-Left-Ms",
-        routes=[RouteRule("/budgets/quick", deadline_maximum=2.0, deadline_default=1.0)],
+        routes=[RouteRule("/budgets/quick", deadline_maximum=4.0, deadline_default=3.0)],
     ),
     "hops": ServerPolicy(
         trusted_peers=[f"{HERE}/32", f"{BEHIND}/32"],
@@ -87,6 +95,11 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         await probe.routed(scope, receive, send)
         return
     _, name, *rest = scope["path"].split("/")
+    if rest[-1:] == ["go"]:
+        held = scope["path"].removesuffix("/go")
+        LET_GO[held] = LET_GO.get(held, 0) + 1
+        await _respond(send, 200, None)
+        return
     if name in APPLICATIONS:
         await APPLICATIONS[name](scope, receive, send)
         return

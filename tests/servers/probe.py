@@ -25,13 +25,14 @@ from resilient_mw.runtime.awaits import chain_of
 from resilient_mw.runtime.guard import guard_of
 
 LIMIT = 20
+MAX_WAIT = 1.5
 
 POLICY = ServerPolicy(
     limit=LIMIT,
     queue=1,
-    max_wait=0.15,
+    max_wait=MAX_WAIT,
     classes=[PriorityClass("normal", weight=1)],
-    exempt_paths=["/healthz", "/state"],
+    exempt_paths=["/healthz", "/state", "/go"],
     routes=[RouteRule("/hold", cost=LIMIT)],  # one of these, and every slot is taken
 )
 
@@ -92,8 +93,20 @@ async def sleep(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def hold(scope: Any, receive: Any, send: Any) -> None:
-    await _sleep(0.6)
+    """Go on until somebody says so at `/go`."""
+    before = SEEN.counts.get("go", 0)
+    SEEN.count("begun")
+    for _ in range(3000):
+        if SEEN.counts.get("go", 0) > before:
+            break
+        await asyncio.sleep(0.01)
+    SEEN.count("finished")
     await _respond(send, b"held")
+
+
+async def go(scope: Any, receive: Any, send: Any) -> None:
+    SEEN.count("go")
+    await _respond(send, b"gone")
 
 
 async def listen(scope: Any, receive: Any, send: Any) -> None:
@@ -217,7 +230,7 @@ framework = Starlette(
 )
 
 RAW = {
-    f"/{each.__name__}": each for each in (sleep, hold, listen, tidy, hello, echo, background, stream, large, state)
+    f"/{each.__name__}": each for each in (sleep, hold, go, listen, tidy, hello, echo, background, stream, large, state)
 } | {"/healthz": hello}  # fmt: skip
 
 

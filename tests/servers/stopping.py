@@ -39,6 +39,8 @@ async def served(scope: Any, receive: Any, send: Any) -> None:
     elif scope["path"] == "/readyz":
         readiness = POLICY.readiness()
         await _respond(send, json.dumps([os.getpid(), *readiness.reasons]).encode())
+    elif scope["path"] == "/healthz":
+        await _respond(send, json.dumps(probe.SEEN.counts.get("running", 0)).encode())
     else:
         probe.SEEN.count("running")
         try:

@@ -19,8 +19,8 @@ from tests.servers import probe
 
 LIMIT = 2
 STREAMS = 25
-IDLE = 0.6
-DEADLINE = 0.5
+IDLE = 1.5
+DEADLINE = 1.2
 LARGE = 8_000_000
 PART = 40_000
 

@@ -18,7 +18,7 @@ from tests.servers.wire import Answer, Wire, ask, connected
 
 pytestmark = pytest.mark.slow
 
-SLACK = 0.4
+SLACK = 0.9
 """Seconds that a request may take to get to its handler on a busy machine."""
 Headers = Sequence[tuple[str, str]]
 
@@ -80,7 +80,7 @@ async def test_who_is_trusted_lengthens_and_nobody_else(server: Server) -> None:
 
 async def test_the_minimum_raises_at_the_edge_and_too_little_is_refused(server: Server) -> None:
     little = [("X-Request-Timeout-Ms", "30")]
-    about(await left(server, little, ELSEWHERE), 0.5)
+    about(await left(server, little, ELSEWHERE), 2.0)
     refused = await ask(server.port, "/budgets", headers=little)
     assert (refused.status, refused.headers["x-refusal-reason"]) == (504, "insufficient_budget")
     for source in (HERE, ELSEWHERE):
@@ -89,8 +89,8 @@ async def test_the_minimum_raises_at_the_edge_and_too_little_is_refused(server: 
 
 
 async def test_a_route_has_its_own_numbers(server: Server) -> None:
-    about(await left(server, path="/budgets/quick"), 1.0)
-    about(await left(server, [("X-Request-Timeout-Ms", "15000")], path="/budgets/quick"), 2.0)
+    about(await left(server, path="/budgets/quick"), 3.0)
+    about(await left(server, [("X-Request-Timeout-Ms", "15000")], path="/budgets/quick"), 4.0)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +213,16 @@ async def test_bodies_within_the_limit_pass(server: Server) -> None:
 
 @asynccontextmanager
 async def full(server: Server, name: str) -> AsyncIterator[None]:
-    """Hold the one slot for 0.3 s."""
+    """Hold the one slot meanwhile."""
     async with connected(server.port) as wire:
-        await wire.send(f"/{name}/hold")
-        end = time.monotonic() + 1.0
+        await wire.send(f"/{name}/held")
+        end = time.monotonic() + 10.0
         while (await figures(server, name))["slots"] == 0:
             assert time.monotonic() < end
-        yield
+        try:
+            yield
+        finally:
+            await ask(server.port, f"/{name}/held/go")
         assert (await wire.read()).status == 200
 
 

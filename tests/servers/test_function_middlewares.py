@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.servers.processes import Server, listening
-from tests.servers.test_matrix import idle_afterwards, state, until
+from tests.servers.test_matrix import WITHIN, idle_afterwards, state, until
 from tests.servers.wire import ask, connected
 
 pytestmark = pytest.mark.slow
@@ -33,24 +33,24 @@ async def test_b04_abandoned_requests_are_cancelled_in_either_order(server: Serv
         wires = [await stack.enter_async_context(connected(server.port)) for _ in range(20)]
         for wire in wires:
             await wire.send("/sleep")
-        await until(server, lambda now: change.of(now, "begun") == 20, 2.0)
+        await until(server, lambda now: change.of(now, "begun") == 20, 10.0)
         await asyncio.sleep(0.3)
         for wire in wires:
             wire.leave()
         await until(
             server,
             lambda now: change.of(now, "cancelled: client_disconnect") == 20 and now["slots"] == 0,
-            1.0,
+            WITHIN,
         )
 
 
 async def test_504_on_time_in_either_order(server: Server) -> None:
-    for path in ("/sleep", "/thread?seconds=0.5"):
+    for path in ("/sleep", "/thread?seconds=1.5"):
         async with idle_afterwards(server), connected(server.port) as wire:
             await wire.ask("/thread?seconds=0")  # the first one imports what runs it, in the loop's thread
             answer = await wire.ask(path, budget=200)
             assert answer.status == 504
-            assert 0.195 <= answer.seconds < 0.4
+            assert 0.195 <= answer.seconds < 1.4
             assert (await wire.ask("/work")).status == 200
 
 
@@ -60,17 +60,23 @@ async def test_b05_callers_who_leave_around_the_answer_make_no_error(
 ) -> None:
     """B05: the handler takes 0.2 s; nothing that happens between the layers reaches the server's log."""
     before = _raised(server)
+    path = "/sleep" if leave_after < 0.15 else "/work"
     async with idle_afterwards(server) as change:
-        for _ in range(2):
+        for begun in (15, 30):
+            all_begun = asyncio.Event()
 
-            async def call(number: int) -> None:
+            async def call(number: int, all_begun: asyncio.Event) -> None:
                 async with connected(server.port) as wire:
-                    await wire.send("/work")
-                    await asyncio.sleep(leave_after + number * 0.0005)
+                    await wire.send(path)
+                    await all_begun.wait()
+                    await asyncio.sleep(leave_after - 0.03 + number * 0.0005)
                     wire.leave(rudely=number % 2 == 1)
 
-            await asyncio.gather(*(call(number) for number in range(15)))
-            await until(server, lambda now: now["slots"] == 0, 1.0)
+            calls = [asyncio.create_task(call(number, all_begun)) for number in range(15)]
+            await until(server, lambda now, begun=begun: change.of(now, "begun") == begun, 10.0)
+            all_begun.set()
+            await asyncio.gather(*calls)
+            await until(server, lambda now: now["slots"] == 0, WITHIN)
         now = await state(server)
         assert change.of(now, "begun") == 30
     if leave_after < 0.15:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.processes import COMMANDS, Server, launched
+from tests.servers.test_matrix import until
 from tests.servers.wire import Answer, ask
 
 pytestmark = pytest.mark.slow
@@ -70,7 +71,9 @@ async def _asked(server: Server, path: str) -> Answer | None:
 
 async def _in_flight(server: Server, path: str) -> asyncio.Task[Answer]:
     task = asyncio.create_task(ask(server.port, path))
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(20):
+        while (running := await _asked(server, "/healthz")) is None or running.json == 0:
+            await asyncio.sleep(0.02)
     server.process.send_signal(signal.SIGTERM)
     return task
 
@@ -147,12 +150,13 @@ async def test_b98_after_a_pause_of_the_process_who_waited_for_too_long_is_dropp
             assert time.monotonic() < end, server.logged()
             await asyncio.sleep(0.05)
         holding = asyncio.create_task(ask(server.port, "/hold"))
-        await asyncio.sleep(0.2)
+        await until(server, lambda now: now["slots"] == 20, 10.0)
         waiting = asyncio.create_task(ask(server.port, "/hello"))
-        await asyncio.sleep(0.05)
+        await until(server, lambda now: now["queued"] == 1, 1.0)
         server.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(2.0)
         server.process.send_signal(signal.SIGCONT)
         assert (await waiting).headers["x-refusal-reason"] == "queue_timeout"
+        await ask(server.port, "/go")
         assert (await holding).status == 200
         assert (await ask(server.port, "/hello")).status == 200

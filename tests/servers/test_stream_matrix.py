@@ -25,9 +25,9 @@ from tests.servers.wire import Wire, ask, connected
 pytestmark = pytest.mark.slow
 
 CALLERS = 20
-WITHIN = 1.0
-"""Seconds within which a stream whose caller has left is closed."""
-SLACK = 0.6
+WITHIN = 3.0
+"""Seconds within which a stream whose caller has left is closed: a second, and some for a busy machine."""
+SLACK = 2.0
 """Seconds within which something counts as on time on a busy machine."""
 SOURCE = "tests.servers.streams"
 OWN_SOURCE = Path(streams.__file__).read_bytes()
@@ -57,10 +57,10 @@ async def until(server: Server, condition: Callable[[dict[str, float]], bool], w
 @asynccontextmanager
 async def nothing_open(server: Server) -> AsyncIterator[Callable[[dict[str, float], str], float]]:
     """Assert that no slot is taken and no stream open afterwards; give what counts what has happened since."""
-    await until(server, lambda now: now["slots"] == now["open"] == 0, 3.0)
+    await until(server, lambda now: now["slots"] == now["open"] == 0, 10.0)
     before = await state(server)
     yield lambda now, what: now.get(what, 0) - before.get(what, 0)
-    await until(server, lambda now: now["slots"] == now["open"] == 0, 3.0)
+    await until(server, lambda now: now["slots"] == now["open"] == 0, 10.0)
 
 
 async def begun(stack: AsyncExitStack, server: Server, path: str, count: int = 1) -> list[Wire]:
@@ -78,13 +78,13 @@ async def test_a_stream_lives_on_beyond_the_deadline_and_holds_no_slot(server: S
         wires = await begun(stack, server, "/events", 10)
         now = await state(server)
         assert (now["slots"], now["open"]) == (0, 10)
-        await asyncio.sleep(2 * DEADLINE)
+        await asyncio.sleep(1.1 * DEADLINE)
         for wire in wires:
             start = time.monotonic()
-            await asyncio.wait_for(wire.reader.readuntil(b"data: 1"), 1.0)
+            await asyncio.wait_for(wire.reader.readuntil(b"data: 1"), 5.0)
             for _ in range(3):
-                await asyncio.wait_for(wire.reader.readuntil(b"data: "), 1.0)
-            assert time.monotonic() - start < 1.0
+                await asyncio.wait_for(wire.reader.readuntil(b"data: "), 5.0)
+            assert time.monotonic() - start < 5.0
         now = await state(server)
         assert (now["open"], since(now, "closed")) == (10, 0)
         assert now["longest"] < DEADLINE, "how long streams last is in no run time"
@@ -115,7 +115,7 @@ async def test_an_idle_stream_is_cut_off(server: Server) -> None:
     async with nothing_open(server) as since, connected(server.port) as wire:
         await wire.send("/quiet")
         # daphne leaves the connection open when an application ends without ending its response.
-        answer = await wire.read(within=2.0 if server.name == "daphne" else 5.0)
+        answer = await wire.read(within=4.0 if server.name == "daphne" else 5.0)
         assert (answer.status, answer.body, answer.whole) == (200, b"data: 0\n\n", False)
         if server.name != "daphne":
             assert IDLE - 0.01 <= answer.seconds < IDLE + SLACK
@@ -132,7 +132,7 @@ async def test_a_slow_reader_gets_everything(server: Server) -> None:
         while left:
             part = await asyncio.wait_for(wire.reader.readexactly(min(left, 1_000_000)), 5.0)
             left -= len(part)
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.22)
         assert time.monotonic() - start > IDLE
         assert since(await state(server), "sent") == 1
 
@@ -140,7 +140,7 @@ async def test_a_slow_reader_gets_everything(server: Server) -> None:
 async def test_a_reader_who_takes_nothing_is_cut_off(server: Server) -> None:
     async with nothing_open(server) as since, connected(server.port) as wire:
         await wire.send("/large")
-        await until(server, lambda now: since(now, "closed") == 1, IDLE + 2.0)
+        await until(server, lambda now: since(now, "closed") == 1, IDLE + 8.0)
         now = await state(server)
         if since(now, "sent"):
             assert server.name in {"daphne", "granian"}, (

@@ -622,6 +622,8 @@ async def test_on_uvloop_by_the_command_line(tmp_path: Path) -> None:
             async with connected(server.port) as refused:
                 statuses = [(await refused.ask("/hello")).status for _ in range(5)]
             assert statuses[0] == 503
+            async with connected(server.port) as other:
+                await other.ask("/go")
             assert (await holding.read()).body == b"held"
         assert "Traceback" not in server.logged()
 

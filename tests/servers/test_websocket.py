@@ -22,7 +22,7 @@ from tests.servers.wire import ask
 SERVERS = ["uvicorn-wsproto", "uvicorn-websockets", "hypercorn", "granian", "gunicorn", "daphne"]
 DENIES = {"uvicorn-wsproto", "uvicorn-websockets", "hypercorn", "granian"}
 """Servers with the extension `websocket.http.response`. The others answer an early close with 403."""
-WITHIN = 1.0
+WITHIN = 2.0
 """Seconds within which the place of a peer who has vanished is free."""
 SEND_ONLY_WITHIN = 1.0 + WITHIN
 """The same where the application only sends: half a second passes before anybody listens."""

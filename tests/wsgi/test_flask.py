@@ -162,6 +162,6 @@ def test_flask_on_waitress() -> None:
     with serve("waitress", "tests.wsgi.test_flask:application") as server:
         assert server.get("/sleep/0.0").body == b"slept"
         late = server.get("/check")
-        assert (late.status, late.took < 1.0) == (504, True)
+        assert late.status == 504  # it would never end
         assert len(server.get("/stream").body.splitlines()) == 5
         assert server.get("/health").status == 404  # exempt, and not there
