@@ -275,7 +275,6 @@ class TestFigures:
         assert unprotected.desk.figures.outcomes() == {"unprotected": 1}
 
 
-@pytest.mark.in_real_time
 async def test_other_scopes_pass() -> None:
     seen: list[str] = []
 

@@ -197,7 +197,6 @@ async def test_the_deadline_of_a_middleware_around_it_holds() -> None:
     assert kept[0] < math.inf
 
 
-@pytest.mark.in_real_time
 async def test_websockets_over_their_limit_are_served_without_a_place() -> None:
     gate = asyncio.Event()
     served = 0

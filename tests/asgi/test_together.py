@@ -276,7 +276,6 @@ async def test_a_deadline_that_moves_is_not_fixed_by_a_middleware_inside(inside:
         assert request.complete, request.messages
 
 
-@pytest.mark.in_real_time
 async def test_a_file_has_no_gaps_for_a_middleware_inside_either() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(dict(START))
@@ -298,7 +297,6 @@ async def test_a_file_has_no_gaps_for_a_middleware_inside_either() -> None:
 
 
 @pytest.mark.parametrize("within", ["its time", "longer than its time"])
-@pytest.mark.in_real_time
 async def test_a_websocket_whose_peer_leaves_in_a_section_is_told_and_not_cancelled(within: str) -> None:
     told: list[object] = []
 

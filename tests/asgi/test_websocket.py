@@ -78,7 +78,6 @@ async def open_to(middleware: Any, path: str = "/ws", **more: Any) -> Socket:
 # -- the limit ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_real_time
 async def test_over_the_limit_the_handshake_gets_the_refusal_of_a_request() -> None:
     """B07: as a denial response, and never as an HTTP response message."""
     middleware = ResilienceMiddleware(echo, websocket_limit=1, limit=1)
@@ -103,7 +102,6 @@ async def test_over_the_limit_the_handshake_gets_the_refusal_of_a_request() -> N
     assert refused(middleware) == {"websocket_limit": 1}
 
 
-@pytest.mark.in_real_time
 async def test_a_server_without_denial_responses_gets_a_close_before_the_accept() -> None:
     middleware = ResilienceMiddleware(echo, websocket_limit=1)
     extensions: list[Any] = [{}, None, {"other": {}}]
@@ -120,7 +118,6 @@ async def test_a_server_without_denial_responses_gets_a_close_before_the_accept(
 
 
 @pytest.mark.parametrize("denial", [True, False])
-@pytest.mark.in_real_time
 async def test_a_refusal_comes_after_the_connect_and_nobody_answers_who_has_gone(denial: bool) -> None:
     middleware = ResilienceMiddleware(echo, websocket_limit=1)
     async with all_given_back(middleware):
@@ -138,7 +135,6 @@ async def test_a_refusal_comes_after_the_connect_and_nobody_answers_who_has_gone
         await first.end()
 
 
-@pytest.mark.in_real_time
 async def test_the_form_of_the_denial_is_what_the_handshake_asks_for() -> None:
     policy = ServerPolicy(websocket_limit=1, cors_origins=["https://shop.example"], debug=True)
     middleware = ResilienceMiddleware(echo, policy)
@@ -155,7 +151,6 @@ async def test_the_form_of_the_denial_is_what_the_handshake_asks_for() -> None:
         await first.end()
 
 
-@pytest.mark.in_real_time
 async def test_listeners_hear_of_a_refused_websocket() -> None:
     events: list[Any] = []
     middleware = ResilienceMiddleware(
@@ -177,7 +172,6 @@ async def test_listeners_hear_of_a_refused_websocket() -> None:
 # -- classes, exempt ones, draining, overload --------------------------------------------------------------------------
 
 
-@pytest.mark.in_real_time
 async def test_a_class_keeps_its_share_of_the_places() -> None:
     """10 of 40 slots are reserved, so a quarter of the places is: one of five, rounded down."""
     rules = [RouteRule("/gold", priority="gold"), RouteRule("/normal", methods=["GET"], priority="gold")]
@@ -193,7 +187,6 @@ async def test_a_class_keeps_its_share_of_the_places() -> None:
             await each.end()
 
 
-@pytest.mark.in_real_time
 async def test_a_rule_may_be_for_websockets_only_and_a_cost_is_none_of_places() -> None:
     rules = [RouteRule("/ws", methods=["websocket"], priority="sheddable", cost=30)]
     middleware = ResilienceMiddleware(echo, websocket_limit=2, routes=rules)
@@ -205,7 +198,6 @@ async def test_a_rule_may_be_for_websockets_only_and_a_cost_is_none_of_places() 
             await each.end()
 
 
-@pytest.mark.in_real_time
 async def test_exempt_websockets_take_no_place_and_have_their_own_bound() -> None:
     rules = [RouteRule("/monitor", priority="exempt")]
     middleware = ResilienceMiddleware(echo, websocket_limit=1, exempt_limit=2, routes=rules)
@@ -236,7 +228,6 @@ async def test_a_server_that_drains_opens_none_and_leaves_the_open_ones_alone() 
         await first.end()
 
 
-@pytest.mark.in_real_time
 async def test_they_are_opened_until_the_delay_of_a_drain_is_over() -> None:
     middleware = ResilienceMiddleware(echo)
     async with all_given_back(middleware):
@@ -249,7 +240,6 @@ async def test_they_are_opened_until_the_delay_of_a_drain_is_over() -> None:
         await first.end()
 
 
-@pytest.mark.in_real_time
 async def test_while_overloaded_the_lowest_class_opens_none() -> None:
     rules = [RouteRule("/low", priority="sheddable")]
     middleware = ResilienceMiddleware(echo, routes=rules)
@@ -265,7 +255,6 @@ async def test_while_overloaded_the_lowest_class_opens_none() -> None:
             await socket.end()
 
 
-@pytest.mark.in_real_time
 async def test_a_service_of_websockets_alone_looks_at_its_overload() -> None:
     middleware = ResilienceMiddleware(echo)
     overload = middleware.protection.guard.overload
@@ -280,7 +269,6 @@ async def test_a_service_of_websockets_alone_looks_at_its_overload() -> None:
 # -- the context -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_real_time
 async def test_a_handler_has_a_context_without_a_deadline() -> None:
     seen: list[Any] = []
 
@@ -303,7 +291,6 @@ async def test_a_handler_has_a_context_without_a_deadline() -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-@pytest.mark.in_real_time
 async def test_on_cancel_runs_when_the_peer_leaves_and_nobody_is_cancelled(listens: bool) -> None:
     """The handler of the second case works and does not listen."""
     told: list[tuple[CancelReason, bool]] = []
@@ -333,7 +320,6 @@ async def test_on_cancel_runs_when_the_peer_leaves_and_nobody_is_cancelled(liste
     assert ended(middleware) == {"client_disconnect": 1}
 
 
-@pytest.mark.in_real_time
 async def test_what_a_callback_returns_holds_the_place_until_it_is_done() -> None:
     go_on = asyncio.Event()
 
@@ -353,7 +339,6 @@ async def test_what_a_callback_returns_holds_the_place_until_it_is_done() -> Non
         go_on.set()
 
 
-@pytest.mark.in_real_time
 async def test_a_held_future_keeps_the_place() -> None:
     future = asyncio.get_running_loop().create_future()
 
@@ -398,7 +383,6 @@ async def test_a_thread_of_the_handler_may_ask_whether_the_peer_is_there() -> No
     assert asked == [CancelReason.CLIENT_DISCONNECT]
 
 
-@pytest.mark.in_real_time
 async def test_who_closes_himself_is_not_cancelled() -> None:
     told: list[CancelReason] = []
 
@@ -418,7 +402,6 @@ async def test_who_closes_himself_is_not_cancelled() -> None:
     assert ended(middleware) == {"completed": 1}
 
 
-@pytest.mark.in_real_time
 async def test_a_server_that_stops_is_told_from_a_peer_who_leaves() -> None:
     middleware = ResilienceMiddleware(echo)
     async with all_given_back(middleware):
@@ -440,7 +423,6 @@ async def ticker(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize("lost", [SAYS_NOTHING, RAISES])
-@pytest.mark.in_real_time
 async def test_who_only_sends_ends_when_the_peer_has_gone(lost: str) -> None:
     """Servers that say nothing to a send after the end would let him go on for ever, and keep the place."""
     middleware = ResilienceMiddleware(ticker)
@@ -456,7 +438,6 @@ async def test_who_only_sends_ends_when_the_peer_has_gone(lost: str) -> None:
     assert ended(middleware) == {"client_disconnect": 1}
 
 
-@pytest.mark.in_real_time
 async def test_who_sends_only_catches_an_ordinary_error() -> None:
     caught: list[Exception] = []
     passed: list[bool] = []
@@ -480,7 +461,6 @@ async def test_who_sends_only_catches_an_ordinary_error() -> None:
     assert passed == [True]
 
 
-@pytest.mark.in_real_time
 async def test_the_error_of_somebody_elses_connection_is_the_applications() -> None:
     """A handler that sends to all connections, and does not catch, fails as it would without us."""
     sends: list[Any] = []
@@ -507,7 +487,6 @@ async def test_the_error_of_somebody_elses_connection_is_the_applications() -> N
     assert sum(route.outcomes["error"] for route in sockets(middleware).routes) == 1
 
 
-@pytest.mark.in_real_time
 async def test_what_is_read_ahead_keeps_its_order_and_has_a_bound() -> None:
     got: list[Message] = []
     go_on = asyncio.Event()
@@ -583,7 +562,6 @@ async def test_the_server_is_called_in_the_context_of_those_around_us() -> None:
 # -- nothing is poisoned -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_real_time
 async def test_an_open_websocket_is_in_no_figure_of_requests() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await (echo if scope["type"] == "websocket" else answers)(scope, receive, send)
@@ -622,7 +600,6 @@ async def test_an_error_of_the_handler_passes_and_gives_the_place_back() -> None
     assert ended(middleware) == {"error": 1}
 
 
-@pytest.mark.in_real_time
 async def test_a_forgotten_connection_gives_its_place_back_without_the_lock() -> None:
     """The garbage collector may end it while this thread holds the guard's lock."""
 
@@ -638,7 +615,6 @@ async def test_a_forgotten_connection_gives_its_place_back_without_the_lock() ->
     assert ended(middleware) == {"error": 1}
 
 
-@pytest.mark.in_real_time
 async def test_a_forgotten_connection_makes_room_for_the_next() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.get_running_loop().create_future()
@@ -740,7 +716,6 @@ def test_every_place_comes_back_once_wherever_it_is_cancelled(  # noqa: PLR0917 
 # -- several of ours, and none of ours ---------------------------------------------------------------------------------
 
 
-@pytest.mark.in_real_time
 async def test_a_websocket_that_passes_two_middlewares_of_one_policy_has_one_place() -> None:
     policy = ServerPolicy(websocket_limit=1)
     middleware = ResilienceMiddleware(ResilienceMiddleware(echo, policy), policy)
@@ -753,7 +728,6 @@ async def test_a_websocket_that_passes_two_middlewares_of_one_policy_has_one_pla
             await socket.end()
 
 
-@pytest.mark.in_real_time
 async def test_two_policies_are_two_limits() -> None:
     inner = ResilienceMiddleware(echo, websocket_limit=1)
     outer = ResilienceMiddleware(inner, websocket_limit=5)
@@ -767,7 +741,6 @@ async def test_two_policies_are_two_limits() -> None:
     assert ended(outer) == {"client_disconnect": 1, "completed": 1}
 
 
-@pytest.mark.in_real_time
 async def test_a_context_that_leaked_from_another_websocket_is_none_of_its() -> None:
     """A server, or the application, may make the task of one connection out of another's."""
     policy = ServerPolicy(websocket_limit=1)
@@ -788,7 +761,6 @@ async def test_a_context_that_leaked_from_another_websocket_is_none_of_its() -> 
 
 
 @pytest.mark.parametrize("off", ["limit", "switch", "broken"])
-@pytest.mark.in_real_time
 async def test_where_nothing_is_guarded_websockets_pass_untouched(
     off: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -829,7 +801,6 @@ async def test_where_nothing_is_guarded_websockets_pass_untouched(
     assert seen[3] is NO_REQUEST
 
 
-@pytest.mark.in_real_time
 async def test_a_broken_route_source_leaves_an_ordinary_place(monkeypatch: pytest.MonkeyPatch) -> None:
     middleware = ResilienceMiddleware(echo, routes=[RouteRule("/echo")])
 

@@ -217,7 +217,7 @@ def test_the_deadline_holds_over_tls(wire: Wire, fault: str, certificate: Path) 
     with RawServer(encrypted) as server:
         url = server.url.replace("http:", "https:")
         wire.open([dependency(url)])
-        expired_in(phase, wire, lambda: wire.get(url + "/"))
+        expired_in(phase, wire, lambda: wire.get(url + "/"), budget=1.0)
 
 
 @every_wire

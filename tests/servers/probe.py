@@ -87,20 +87,28 @@ async def _sleep(seconds: float) -> None:
     SEEN.count("finished")
 
 
+async def _held() -> None:
+    """Go on until somebody says so at `/go`."""
+    before = SEEN.counts.get("go", 0)
+    SEEN.count("begun")
+    try:
+        for _ in range(3000):
+            if SEEN.counts.get("go", 0) > before:
+                break
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        SEEN.count("cancelled")
+        raise
+    SEEN.count("finished")
+
+
 async def sleep(scope: Any, receive: Any, send: Any) -> None:
     await _sleep(30)
     await _respond(send, b"slept")
 
 
 async def hold(scope: Any, receive: Any, send: Any) -> None:
-    """Go on until somebody says so at `/go`."""
-    before = SEEN.counts.get("go", 0)
-    SEEN.count("begun")
-    for _ in range(3000):
-        if SEEN.counts.get("go", 0) > before:
-            break
-        await asyncio.sleep(0.01)
-    SEEN.count("finished")
+    await _held()
     await _respond(send, b"held")
 
 
@@ -154,6 +162,13 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def background(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await _respond(send, b"accepted")
+    await _held()
+
+
+async def brief(scope: Any, receive: Any, send: Any) -> None:
+    """Work on for a moment behind the answer."""
     await receive()
     await _respond(send, b"accepted")
     await _sleep(0.3)
@@ -218,7 +233,7 @@ async def work(request: Request) -> PlainTextResponse:
 
 
 async def framework_background(request: Request) -> PlainTextResponse:
-    return PlainTextResponse("accepted", background=BackgroundTask(_sleep, 0.3))
+    return PlainTextResponse("accepted", background=BackgroundTask(_held))
 
 
 framework = Starlette(
@@ -230,7 +245,7 @@ framework = Starlette(
 )
 
 RAW = {
-    f"/{each.__name__}": each for each in (sleep, hold, go, listen, tidy, hello, echo, background, stream, large, state)
+    f"/{each.__name__}": each for each in (sleep, hold, go, listen, tidy, hello, echo, background, brief, stream, large, state)
 } | {"/healthz": hello}  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tests.servers.h2wire import H2Wire, Stream, h2_connected
 from tests.servers.probe import MAX_WAIT
 from tests.servers.processes import Server, listening
 from tests.servers.test_matrix import CALLERS, SLACK, WITHIN, full, idle_afterwards, state, until
+from tests.servers.wire import ask
 
 pytestmark = pytest.mark.slow
 
@@ -146,6 +147,8 @@ async def test_b01_background_work_outlives_its_caller(server: Server, way: str)
                 await asyncio.sleep(0.05)
 
         await asyncio.gather(*(call() for _ in range(CALLERS)))
+        await until(server, lambda now: change.of(now, "begun") == CALLERS, 10.0)
+        await ask(server.port, "/go")
         await until(server, lambda now: change.of(now, "finished") == CALLERS, 10.0)
         assert change.of(await state(server), "cancelled") == 0
 
@@ -274,7 +277,7 @@ async def test_many_callers_with_tempers(server: Server) -> None:
     """Everything at once, on few connections: callers who wait, leave, are refused, expire. Every slot comes back."""
 
     async def call(wire: H2Wire, number: int) -> None:
-        path = ("/work", "/hello", "/stream", "/thread?seconds=0.05", "/background")[number % 5]
+        path = ("/work", "/hello", "/stream", "/thread?seconds=0.05", "/brief")[number % 5]
         stream = wire.send(path, budget=(None, 50, 150, 400)[number % 4])
         await asyncio.sleep(0.01 * (number % 13))
         if number % 7 < 3 or path == "/stream":

@@ -174,7 +174,9 @@ async def test_b01_background_work_outlives_the_connection(server: Server, rudel
                 wire.leave(rudely=rudely)
 
         await asyncio.gather(*(call() for _ in range(CALLERS)))
+        await until(server, lambda now: change.of(now, "begun") == CALLERS, 10.0)
         assert (await state(server))["slots"] == CALLERS
+        await ask(server.port, "/go")
         await until(server, lambda now: change.of(now, "finished") == CALLERS, 10.0)
         now = await state(server)
         assert change.of(now, "cancelled") == 0
@@ -271,7 +273,7 @@ async def test_many_callers_with_tempers(server: Server) -> None:
 
     async def call(number: int) -> None:
         async with connected(server.port) as wire:
-            path = ("/work", "/hello", "/sleep", "/stream", "/thread?seconds=0.05", "/background")[number % 6]
+            path = ("/work", "/hello", "/sleep", "/stream", "/thread?seconds=0.05", "/brief")[number % 6]
             await wire.send(path, budget=(None, 50, 150, 400)[number % 4])
             if number % 5 < 2:
                 await asyncio.sleep(0.01 * (number % 13))

@@ -119,12 +119,12 @@ def test_a_file_that_another_one_writes_is_waited_for_within_the_time(
     try:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked"):
-            store.begin(claim, timeout=0.05)
+            store.begin(claim, timeout=0.3)
         assert store.look(claim.record) is None, "who only reads does not wait for a writer"
         other.execute("COMMIT")
     finally:
         other.close()
-    assert isinstance(store.begin(claim, timeout=0.05), Begun)
+    assert isinstance(store.begin(claim, timeout=5), Begun)
 
 
 def test_nobody_else_writes_between_a_look_and_a_write(path: Path, store: SQLiteIdempotencyStore) -> None:
@@ -132,13 +132,13 @@ def test_nobody_else_writes_between_a_look_and_a_write(path: Path, store: SQLite
     other = SQLiteIdempotencyStore(path)
     other.create()
     with store._file.writing(5), pytest.raises(StoreUnavailable, match="locked"):
-        other.begin(TESTS.claim(), timeout=0.02)
+        other.begin(TESTS.claim(), timeout=0.3)
     other.close()
 
 
 def test_a_writer_of_this_process_is_waited_for_within_the_time(store: SQLiteIdempotencyStore) -> None:
     with store._file.writing(5), pytest.raises(StoreUnavailable, match="busy"):
-        store.begin(TESTS.claim(), timeout=0.02)
+        store.begin(TESTS.claim(), timeout=0.3)
 
 
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_failed_transition_leaves_nothing(path: Path, store: SQLiteIdempotency
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert store.look(claim.record) is None
-    assert isinstance(store.begin(claim, timeout=0.5), Begun)
+    assert isinstance(store.begin(claim, timeout=5), Begun)
 
 
 def test_expired_records_are_removed_on_use(path: Path, store: SQLiteIdempotencyStore) -> None:
