@@ -179,7 +179,6 @@ def test_the_deadline_holds_over_tls(client: Any, fault: str, certificate: Path)
             phase,
             client,
             lambda: client.request(request.get("method", "GET"), url + "/", data=data),
-            budget=0.4,
             budget=1.0,
         )
 

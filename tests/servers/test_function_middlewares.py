@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
 from tests.servers.processes import Server, listening
-from tests.servers.test_matrix import WITHIN, idle_afterwards, state, until
+from tests.servers.test_matrix import WITHIN, Change, idle_afterwards, state, until
 from tests.servers.wire import ask, connected
 
 pytestmark = pytest.mark.slow
@@ -54,6 +55,10 @@ async def test_504_on_time_in_either_order(server: Server) -> None:
             assert (await wire.ask("/work")).status == 200
 
 
+def has_begun(change: Change, number: int, now: dict[str, int]) -> bool:
+    return change.of(now, "begun") == number
+
+
 @pytest.mark.parametrize("leave_after", [0.05, 0.15, 0.19, 0.2, 0.21])
 async def test_b05_callers_who_leave_around_the_answer_make_no_error(
     server: Server, leave_after: float
@@ -73,7 +78,7 @@ async def test_b05_callers_who_leave_around_the_answer_make_no_error(
                     wire.leave(rudely=number % 2 == 1)
 
             calls = [asyncio.create_task(call(number, all_begun)) for number in range(15)]
-            await until(server, lambda now, begun=begun: change.of(now, "begun") == begun, 10.0)
+            await until(server, partial(has_begun, change, begun), 10.0)
             all_begun.set()
             await asyncio.gather(*calls)
             await until(server, lambda now: now["slots"] == 0, WITHIN)
