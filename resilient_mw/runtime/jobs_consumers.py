@@ -16,7 +16,7 @@ from resilient_mw.core.cancel import CancelReason
 from resilient_mw.runtime.job_context import JobRecord
 from resilient_mw.runtime.job_slots import Slot, slot_for_task
 from resilient_mw.runtime.jobs_durable import DurableJobs
-from resilient_mw.runtime.jobs_owner import enter, log_error
+from resilient_mw.runtime.jobs_owner import enter, log_end
 from resilient_mw.runtime.slot_waits import wake_task
 from resilient_mw.runtime.supervise import Supervisor
 
@@ -172,8 +172,7 @@ class Consumers(DurableJobs):
     async def _over(
         self, job: Job, slot: Slot | None, outcome: str, ran: float, error: BaseException | None
     ) -> None:
-        if outcome == "error":
-            log_error(job, error)
+        log_end(job, outcome, error)
         try:
             if job.claim is not None:
                 await self._in_thread(partial(self._settle, job, outcome, error))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from resilient_mw.admission.config import ServerPolicy
 from resilient_mw.admission.entry import RouteEntry
 from resilient_mw.admission.job import Job, JobState
-from resilient_mw.admission.jobs import JobQueue, Settled
+from resilient_mw.admission.jobs import EXPIRED, JobQueue, Settled
 from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.calls.key import new_key
 from resilient_mw.core import ports
@@ -249,9 +249,12 @@ def enter(job: Job, context: RequestContext) -> None:
     CURRENT.set(context)
 
 
-def log_error(job: Job, error: BaseException | None) -> None:
-    """Say that a job has failed: nobody waits for what it raised."""
-    LOGGER.error("job %s (%s) failed", job.id, job.task or job.work, exc_info=error)
+def log_end(job: Job, outcome: str, error: BaseException | None) -> None:
+    """Say that a job has failed, or was cancelled and is not delivered again: nobody waits for what became of it."""
+    if outcome == "error":
+        LOGGER.error("job %s (%s) failed", job.id, job.task or job.work, exc_info=error)
+    elif outcome not in {"completed", EXPIRED} and job.claim is None:
+        LOGGER.warning("job %s (%s) was cancelled: %s", job.id, job.task or job.work, outcome)
 
 
 def wake(settled: Settled) -> None:

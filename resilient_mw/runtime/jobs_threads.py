@@ -25,7 +25,7 @@ from resilient_mw.core.errors import JobRefused
 from resilient_mw.runtime.job_context import RunningJob, ThreadJob, current_job, idempotency_key
 from resilient_mw.runtime.job_slots import PAUSE, Slot, slot_for_thread
 from resilient_mw.runtime.jobs_durable import DurableJobs
-from resilient_mw.runtime.jobs_owner import CLEAN_UP, enter, log_error
+from resilient_mw.runtime.jobs_owner import CLEAN_UP, enter, log_end
 from resilient_mw.runtime.slot_waits import Sleeper
 
 __all__ = ["Job", "JobRefused", "JobsPolicy", "RunningJob", "ThreadedJobs", "current_job", "idempotency_key"]
@@ -221,8 +221,7 @@ class ThreadedJobs(DurableJobs):
             reason = context.cancel_reason
             outcome = "error" if reason is None else reason.value
         ran = self.clock.now() - now
-        if outcome == "error":
-            log_error(job, error)
+        log_end(job, outcome, error)
         context.end()
         self._settle(job, outcome, error)
         if slot is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -331,7 +332,7 @@ async def test_what_is_not_finished_in_time_is_cancelled_handed_back_and_reporte
         await asyncio.sleep(60)
 
     jobs = BoundedJobs(JobsPolicy(workers=1, drain=0.05), left=told.extend)
-    await jobs.put(endless)
+    first = await jobs.put(endless)
     await until(lambda: jobs.snapshot().running == 1)
     second = await jobs.put(endless)
     left = await jobs.close()
@@ -339,6 +340,7 @@ async def test_what_is_not_finished_in_time_is_cancelled_handed_back_and_reporte
     assert reasons == [CancelReason.SHUTDOWN]
     assert ended(jobs) == {"shutdown": 1, "left": 1}
     assert "1 promised jobs that were not begun" in caplog.text
+    assert re.search(rf"job {first.id} \(.*endless.*\) was cancelled: shutdown", caplog.text)
 
 
 async def test_code_in_a_thread_learns_that_the_queue_is_closed() -> None:

@@ -129,7 +129,7 @@ def test_put_may_wait_as_long_as_it_takes() -> None:
         until(lambda: ran == [1, 2])
 
 
-def test_the_lease_is_the_deadline_of_the_job() -> None:
+def test_the_lease_is_the_deadline_of_the_job(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
 
     def endless() -> None:
@@ -147,6 +147,7 @@ def test_the_lease_is_the_deadline_of_the_job() -> None:
         jobs.put(endless)
         until(lambda: ended(jobs) == {"deadline": 1})
     assert seen == [CancelReason.DEADLINE]
+    assert "was cancelled: deadline" in caplog.text
 
 
 def test_a_job_that_ends_late_but_well_is_done() -> None:
