@@ -172,6 +172,13 @@ FAULTS = (
         ),
     ),
     Fault(
+        "celery_limits_of_a_message_unread",
+        CELERY,
+        'getattr(request, "timelimit", None) or (None, None)',
+        "request.time_limit, request.soft_time_limit",
+        (CELERY_TESTS + "test_the_limits_of_a_message_are_read_where_every_celery_has_them",),
+    ),
+    Fault(
         "celery_expired_task_begins",
         CELERY,
         "entered.expires_at <= MONOTONIC.now():",

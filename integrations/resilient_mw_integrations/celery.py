@@ -207,7 +207,8 @@ def _begins(task_id: str = "", task: Any = None, **_: Any) -> None:
     request = task.request
     now = MONOTONIC.now()
     expires_at = min(now + _instant(request.expires, task.app) - wall_clock(), _carried_until(request))
-    limits = [request.soft_time_limit or task.soft_time_limit, request.time_limit or task.time_limit]
+    hard, soft = getattr(request, "timelimit", None) or (None, None)  # of this message, in that order
+    limits = [soft or task.soft_time_limit, hard or task.time_limit]
     late = task.acks_late or task.app.conf.task_acks_late
     if late:
         limits.append((task.app.conf.broker_transport_options or {}).get("visibility_timeout"))

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.task import Context
 from celery.app.trace import trace_task
 
 from resilient_mw import DeadlineExceeded, budget, current
@@ -256,6 +257,24 @@ def test_the_context_is_that_of_the_task_and_is_gone_afterwards(app: Celery) -> 
     assert current() is before
     assert current_job() is None
     assert ended(app) == {"completed": 2}
+
+
+def test_the_limits_of_a_message_are_read_where_every_celery_has_them(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Celery 5.5 knows them as a pair only.
+    for name in ("time_limit", "soft_time_limit"):
+        monkeypatch.delattr(Context, name, raising=False)
+    monkeypatch.setattr(Context, "update", lambda self, *args, **more: self.__dict__.update(*args, **more))
+    left: list[float] = []
+
+    @app.task(soft_time_limit=100)
+    def work() -> None:
+        left.append(current().remaining())
+
+    for pair in ([20, 10], [20, None], None):
+        run(work, timelimit=pair)
+    assert [round(each, -1) for each in left] == [10, 20, 100]
 
 
 def test_a_task_that_is_done_at_once_keeps_the_deadline_of_its_caller(app: Celery) -> None:
