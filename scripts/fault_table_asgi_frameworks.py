@@ -27,9 +27,9 @@ FAULTS = (
     Fault(
         "litestar_wrong_method_is_unmatched",
         LITESTAR,
-        "        except MethodNotAllowedException as error:\n",
-        "        except ZeroDivisionError as error:\n",
-        (f"{ON_LITESTAR}test_the_route_is_the_one_that_litestar_picks",),
+        "            except MethodNotAllowedException:\n",
+        "            except ZeroDivisionError:\n",
+        (f"{ON_LITESTAR}test_a_router_that_does_not_say_which_methods_fit_is_asked_for_them",),
     ),
     Fault(
         "litestar_controllers_are_not_asked",

@@ -57,6 +57,9 @@ FAULTS = (
     Fault("django_forgotten_response", f"{FOLDER}/passing.py", "    Closing(response, let_go, let_go)\n", "    Closing(response, let_go)\n", (
         f"{HERE}async_the_slot_is_held_until_the_response_is_closed",
     )),
+    Fault("django_of_5_0_is_not_asked_in_its_way", f"{FOLDER}/middleware.py", 'self.async_mode if hasattr(self, "async_mode") else asyncio.iscoroutinefunction(self)', "self.async_mode", (
+        f"{HERE}a_chain_is_known_by_its_mark_where_django_says_nothing_else",
+    )),
     Fault("django_answer_that_nobody_gets_keeps_its_slot", f"{FOLDER}/passing.py", "            self.let_go()  #", "            pass  #", (
         f"{HERE}async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives",
     )),

@@ -38,7 +38,7 @@ from resilient_mw.idempotency.protocol import AsyncIdempotencyStore, Idempotency
 from resilient_mw.runtime.configuration import policy_in_force
 from resilient_mw_integrations._app_config import require_both
 from resilient_mw_integrations._asgi_pages import page_of
-from resilient_mw_integrations._endpoints import KnownRoutes, parts
+from resilient_mw_integrations._endpoints import METHODS, KnownRoutes, parts
 
 __all__ = ["RequestRefused", "ResiliencePlugin", "by_exception_handlers", "marked", "route_source"]
 
@@ -222,13 +222,16 @@ class LitestarRoutes:
         if root:
             whole = whole.split(root, maxsplit=1)[-1]
         whole = normalize_path(whole)
-        router, method = self._app.asgi_router, scope.get("method")
-        try:
-            found = router.handle_routing(path=whole, method=method)
-        except MethodNotAllowedException as error:
-            allowed = (error.headers or {}).get("allow", "").partition(",")[0]
-            found = router.handle_routing(path=whole, method=allowed)
-        except HTTPException:
+        router = self._app.asgi_router
+        for method in (scope.get("method"), *METHODS):  # where only the method does not fit, one that does
+            try:
+                found = router.handle_routing(path=whole, method=method)
+            except MethodNotAllowedException:
+                continue
+            except HTTPException:
+                return None
+            break
+        else:
             return None
         handler, template = found[1], found[4]
         route = self._found(whole, handler, template)

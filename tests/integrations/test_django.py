@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from resilient_mw import DeadlineExceeded, RouteRule, ServerPolicy, budget, current, priority
 from resilient_mw.runtime import switch
@@ -30,6 +31,7 @@ from django.db import OperationalError, connection, transaction  # noqa: E402
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse  # noqa: E402
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings  # noqa: E402
 from django.urls import path  # noqa: E402
+from django.utils.deprecation import MiddlewareMixin  # noqa: E402
 
 from resilient_mw_integrations.django import (  # noqa: E402
     ResilienceMiddleware,
@@ -485,6 +487,28 @@ async def test_b25_async_who_is_cancelled_in_a_view_has_left(mine: ServerPolicy)
             await each
     await until(lambda: slots_taken(mine) == queued(mine) == 0)
     assert outcomes(mine) == {"client_disconnect": 1}
+
+
+async def test_a_chain_is_known_by_its_mark_where_django_says_nothing_else(
+    mine: ServerPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_5_0(self: Any, get_response: Any) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    monkeypatch.setattr(MiddlewareMixin, "__init__", of_5_0)
+
+    async def answer(request: Any) -> Any:
+        return HttpResponse("async")
+
+    response = guarded(lambda request: HttpResponse("sync"))(get())
+    assert response.content == b"sync"
+    response.close()
+    response = await guarded(answer)(aget())
+    assert response.content == b"async"
+    response.close()
+    await until(lambda: outcomes(mine) == {"completed": 2})
 
 
 async def test_async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives(

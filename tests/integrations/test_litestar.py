@@ -24,6 +24,7 @@ from litestar import (
     websocket,
 )
 from litestar.config.cors import CORSConfig
+from litestar.exceptions import MethodNotAllowedException
 from litestar.response import ServerSentEvent, Stream
 from litestar.testing import TestClient
 from websockets.exceptions import InvalidStatus
@@ -203,6 +204,26 @@ def test_the_route_is_the_one_that_litestar_picks(
     route = found(LitestarRoutes(make_app()), path, method)
     assert (None if route is None else route.template) == template
     assert (None if route is None or route.mark is None else route.mark.priority) == priority
+
+
+def test_a_router_that_does_not_say_which_methods_fit_is_asked_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = make_app()
+    routes, pick = LitestarRoutes(app), app.asgi_router.handle_routing
+
+    def of_2_15(path: str, method: Any) -> Any:
+        try:
+            return pick(path=path, method=method)
+        except MethodNotAllowedException:
+            raise MethodNotAllowedException from None
+
+    monkeypatch.setattr(app.asgi_router, "handle_routing", of_2_15)
+    for path, name in (("/router/inside", "sheddable"), ("/shop", "critical")):
+        route = found(routes, path, "DELETE")
+        assert route is not None
+        assert route.mark is not None
+        assert (route.template, route.mark.priority) == (path, name)
 
 
 def test_the_root_path_is_taken_off_and_a_websocket_is_found() -> None:

@@ -62,6 +62,10 @@ class ResilienceMiddleware(MiddlewareMixin):  # type: ignore[misc]  # Django shi
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         super().__init__(get_response)
+        # Django 5.0 says it only by the mark that it puts on this object.
+        self._in_async = bool(
+            self.async_mode if hasattr(self, "async_mode") else asyncio.iscoroutinefunction(self)
+        )
         self._policy = policy()
         self._guard = guard_of(self._policy)
         self._made: Any = None
@@ -74,7 +78,7 @@ class ResilienceMiddleware(MiddlewareMixin):  # type: ignore[misc]  # Django shi
 
     def __call__(self, request: Any) -> Any:
         """Answer one request."""
-        if self.async_mode:
+        if self._in_async:
             return self.__acall__(request)
         if self._is_guarded():
             return self.get_response(request)
@@ -143,7 +147,7 @@ class ResilienceMiddleware(MiddlewareMixin):  # type: ignore[misc]  # Django shi
                     chain = self.get_response
                     self._made = (
                         AsgiMiddleware(AsyncChain(chain), self._policy)
-                        if self.async_mode
+                        if self._in_async
                         else WsgiMiddleware(SyncChain(chain), self._policy)
                     )
         return self._made
