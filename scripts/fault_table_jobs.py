@@ -93,6 +93,22 @@ FAULTS = (
         (LOOP_TESTS + "test_a_claim_is_kept_when_the_store_cannot_say_what_it_holds",),
     ),
     Fault(
+        "jobs_withdrawn_in_silence",
+        "resilient_mw/runtime/jobs.py",
+        "if job.state is JobState.HELD:",
+        "if False:",
+        (
+            "tests/integrations/test_background_tasks.py::test_a_response_that_is_not_sent_gives_the_place_back",
+        ),
+    ),
+    Fault(
+        "jobs_keys_that_json_changes",
+        DURABLE,
+        " or not _keeps_its_keys(job.args):",
+        ":",
+        (LOOP_TESTS + "test_durable_jobs_need_a_name_a_store_and_what_json_can_hold",),
+    ),
+    Fault(
         "jobs_interrupted_caller_stays",
         CONSUMERS,
         "            self._leave(job)\n",

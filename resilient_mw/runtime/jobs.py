@@ -23,7 +23,7 @@ from resilient_mw.admission.jobs_policy import JobsPolicy
 from resilient_mw.core.errors import JobRefused
 from resilient_mw.runtime.job_context import RunningJob, current_job, idempotency_key
 from resilient_mw.runtime.jobs_consumers import Consumers
-from resilient_mw.runtime.jobs_owner import CLEAN_UP
+from resilient_mw.runtime.jobs_owner import CLEAN_UP, LOGGER
 from resilient_mw.runtime.thread_work import call_in_loop
 
 __all__ = ["BoundedJobs", "Job", "JobRefused", "JobsPolicy", "RunningJob", "current_job", "idempotency_key"]
@@ -101,7 +101,12 @@ class BoundedJobs(Consumers):
     def withdraw(self, job: Job) -> None:
         """Give the place of a job back that has not begun; harmless if it has. From any thread, also a finalizer's."""
         if self._loop is not None:
-            call_in_loop(self._loop, self._leave, job)
+            call_in_loop(self._loop, self._withdraw, job)
+
+    def _withdraw(self, job: Job) -> None:
+        if job.state is JobState.HELD:
+            LOGGER.warning("job %s (%s) was withdrawn before it began", job.id, job.task or job.work)
+        self._leave(job)
 
     def _pump_soon(self) -> None:
         if self._loop is not None:

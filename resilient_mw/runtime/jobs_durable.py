@@ -50,7 +50,7 @@ class DurableJobs(JobsOwner):
 
     def _written(self, job: Job) -> NewJob | None:
         """Write a job down; None: it cannot be."""
-        if job.task is None:
+        if job.task is None or not _keeps_its_keys(job.args):
             return None
         try:
             payload = json.dumps(job.args)
@@ -173,3 +173,10 @@ class DurableJobs(JobsOwner):
         except Exception:  # noqa: BLE001  logged and counted
             self._did_not_answer(f"was to keep job {job.id}")
             return False
+
+
+def _keeps_its_keys(value: object) -> bool:
+    """Return whether the keys of all mappings in a value are text: JSON would make text of others, and say nothing."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _keeps_its_keys(each) for key, each in value.items())
+    return not isinstance(value, (list, tuple)) or all(map(_keeps_its_keys, value))

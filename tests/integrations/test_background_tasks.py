@@ -108,13 +108,16 @@ def test_a_task_is_refused_before_it_is_promised(made: tuple[Any, BoundedJobs, W
     assert work.done == [((1,), {"name": "a"})] * 2
 
 
-def test_a_response_that_is_not_sent_gives_the_place_back(made: tuple[Any, BoundedJobs, Work]) -> None:
+def test_a_response_that_is_not_sent_gives_the_place_back(
+    made: tuple[Any, BoundedJobs, Work], caplog: pytest.LogCaptureFixture
+) -> None:
     app, _, work = made
     with serving(app, work) as client:
         for _ in range(3):
             until(lambda: client.post("/?fail=1").status_code == 500)
         until(lambda: client.post("/").status_code == 202)
     assert work.done == [((1,), {"name": "a"})]
+    assert caplog.text.count("was withdrawn before it began") == 3
 
 
 def test_the_slot_of_the_request_does_not_wait_for_the_task(made: tuple[Any, BoundedJobs, Work]) -> None:

@@ -646,6 +646,8 @@ async def test_durable_jobs_need_a_name_a_store_and_what_json_can_hold() -> None
         jobs.task("print")(print)
         with pytest.raises(ValueError, match="cannot be made durable"):
             await jobs.put_durable(print, object())
+        with pytest.raises(ValueError, match="cannot be made durable"):
+            await jobs.put_durable(print, [{"a": {1: "would become text"}}])
         with pytest.raises(ValueError, match="taken"):
             jobs.task("print")(len)
 
