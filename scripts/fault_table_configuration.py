@@ -11,6 +11,13 @@ WRONG = "tests/admission/test_plain.py::"
 
 FAULTS = (
     Fault(
+        "configuration_takes_a_list_for_a_method",
+        "resilient_mw/core/routes.py",
+        "not isinstance(method, str) or not is_token(method)",
+        "not isinstance(method, str) or not method",
+        ("tests/core/test_routes.py::test_wrong_values_are_errors_that_name_the_field",),
+    ),
+    Fault(
         "configuration_takes_none_for_a_name",
         PLAIN,
         "None if parameters[name].default is None and _says_none(value) else value",

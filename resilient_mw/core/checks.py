@@ -23,13 +23,18 @@ def require_number(field: str, value: object, *, low: float = 0.0, high: float =
     return float(value)
 
 
+def is_token(text: str) -> bool:
+    """Return whether text is a token of HTTP, which methods and names of header fields are."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 def require_header_name(field: str, value: object) -> str:
     """Return `value` if it can be the name of any header field.
 
     Raises:
         ValueError: naming the field and the value.
     """
-    if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
+    if not isinstance(value, str) or not is_token(value):
         raise ValueError(f"{field}={value!r} is not allowed: it must be the name of a header field")
     return value
 

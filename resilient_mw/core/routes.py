@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from resilient_mw.core.checks import require_cost, require_integer, require_name
+from resilient_mw.core.checks import is_token, require_cost, require_integer, require_name
 from resilient_mw.core.deadline import DeadlineRule
 from resilient_mw.core.marks import Cost, Mark, deadline_rule
 from resilient_mw.core.streams import stream_rule
@@ -284,5 +284,5 @@ def _check_methods(methods: object) -> None:
             f"RouteRule.methods={methods!r} is not allowed: it must be a sequence such as ['GET']"
         )
     for method in methods:
-        if not isinstance(method, str) or not method:
+        if not isinstance(method, str) or not is_token(method):
             raise ValueError(f"RouteRule.methods={method!r} is not allowed: it must be text such as 'GET'")

@@ -68,6 +68,8 @@ def test_a_segment_that_says_more_than_a_rule_can_check_is_an_error(path: str) -
         ("methods", "GET"),
         ("methods", [b"GET"]),
         ("methods", [""]),
+        ("methods", ["GET,POST"]),
+        ("methods", ["GET "]),
         ("methods", 5),
         ("methods", None),
         ("priority", ""),
