@@ -60,6 +60,9 @@ FAULTS = (
     Fault("django_of_5_0_is_not_asked_in_its_way", f"{FOLDER}/middleware.py", 'self.async_mode if hasattr(self, "async_mode") else asyncio.iscoroutinefunction(self)', "self.async_mode", (
         f"{HERE}a_chain_is_known_by_its_mark_where_django_says_nothing_else",
     )),
+    Fault("django_joins_the_cookies_of_a_page", f"{FOLDER}/passing.py", 'if name.lower() == "set-cookie":', "if False:", (
+        f"{HERE}the_cookies_of_a_page_stay_apart",
+    )),
     Fault("django_answer_that_nobody_gets_keeps_its_slot", f"{FOLDER}/passing.py", "            self.let_go()  #", "            pass  #", (
         f"{HERE}async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives",
     )),

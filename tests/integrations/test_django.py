@@ -17,6 +17,7 @@ import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from resilient_mw import DeadlineExceeded, RouteRule, ServerPolicy, budget, current, priority
+from resilient_mw.core.pages import RefusalPage
 from resilient_mw.runtime import switch
 from tests.django_project import ready
 from tests.wsgi.helpers import outcomes, queued, slots_taken
@@ -268,6 +269,19 @@ def test_a_streamed_response_knows_its_request_and_ends_with_its_close(mine: Ser
     response.close()
     assert slots_taken(mine) == 0
     assert len(ended) == 1
+
+
+def test_the_cookies_of_a_page_stay_apart(settings: Any) -> None:
+    fields = [("Set-Cookie", "a=1; Path=/; HttpOnly"), ("Set-Cookie", "b=2; Max-Age=5"), ("Vary", "Cookie")]
+    settings(RESILIENT_MW={"refusal_page": lambda refused: RefusalPage("busy", headers=fields)})
+    answer = guarded(lambda request: HttpResponse("x"))(get(**{"X-Request-Timeout-Ms": "0"}))
+    assert answer.status_code == 504
+    assert "Set-Cookie" not in answer
+    assert [answer.cookies[name].output(header="") for name in "ab"] == [
+        " a=1; HttpOnly; Path=/",
+        " b=2; Max-Age=5",
+    ]
+    assert "Cookie" in answer["Vary"]
 
 
 def test_a_refusal_is_a_response_that_django_does_not_report_as_an_error(

@@ -61,9 +61,15 @@ class Passage:
 def own_answer(status: int, headers: Lines, body: bytes) -> Any:
     """Return an answer of ours as Django's response."""
     joined: dict[str, str] = {}
+    cookies = []
     for name, value in headers:
-        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+        if name.lower() == "set-cookie":
+            cookies.append(value)  # a page of the user's may have some, which no line can hold together
+        else:
+            joined[name] = f"{joined[name]}, {value}" if name in joined else value
     response = HttpResponse(body, status=status, headers=joined)
+    for cookie in cookies:
+        response.cookies.load(cookie)
     # A refusal is no error of the project. Without this, Django would mail each one to the administrators.
     response._has_been_logged = True  # noqa: SLF001  Django looks at it; elsewhere it is an attribute like any other
     return response
