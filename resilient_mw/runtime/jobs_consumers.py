@@ -35,6 +35,7 @@ class Consumers(DurableJobs):
 
     def _unbound(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._slots: dict[Job, Slot] = {}  # of the server, by the jobs at work that have one
         self._pulling = 0
         self._poll: asyncio.TimerHandle | None = None
 
@@ -49,7 +50,10 @@ class Consumers(DurableJobs):
                 )
             with self._lock:
                 self._queue.abandon()
+            slots = self._slots
             self._unbound()
+            for slot in slots.values():
+                slot.end(CancelReason.SHUTDOWN.value, 0.0)
         self._loop = loop
         self._supervisor = Supervisor(loop, self.clock)
         self._look()
@@ -107,6 +111,11 @@ class Consumers(DurableJobs):
             if found is not None:
                 slot = await slot_for_task(*found)
             job = await self._next(from_store=from_store)
+        except GeneratorExit:  # as in _work()
+            if slot is not None:
+                slot.guard.later(slot.unused)
+                slot = None
+            raise
         finally:
             self._pulling -= 1
             if job is None and slot is not None:
@@ -142,6 +151,8 @@ class Consumers(DurableJobs):
         record = JobRecord(task, job.lease_until, now, self.clock, self._retries(job), guard)
         enter(job, record)
         stopped: asyncio.Future[None] = self._loop.create_future()
+        if slot is not None:
+            self._slots[job] = slot
         self._supervisor.enter(record)
         error: BaseException | None = None
         outcome = EXPIRED
@@ -151,7 +162,10 @@ class Consumers(DurableJobs):
                 outcome = "completed"
         except BaseException as caught:  # it is looked at below
             if isinstance(caught, GeneratorExit) and not _is_current(task):
-                raise  # The loop is gone, and nobody is left to tell.
+                # The loop is gone, and nobody is left to tell. The collector may run under the guard's lock.
+                if self._slots.pop(job, None) is not None and slot is not None:
+                    slot.guard.later(partial(slot.end, CancelReason.SHUTDOWN.value, 0.0))
+                raise
             error = caught
             outcome = "error"
         ran = self.clock.now() - now
@@ -177,7 +191,7 @@ class Consumers(DurableJobs):
             if job.claim is not None:
                 await self._in_thread(partial(self._settle, job, outcome, error))
         finally:
-            if slot is not None:
+            if slot is not None and self._slots.pop(job, None) is not None:
                 slot.end(outcome, ran)
             with self._lock:
                 self._queue.end(job, outcome, ran)

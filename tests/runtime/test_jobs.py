@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import re
 import signal
@@ -700,6 +701,31 @@ def test_a_queue_may_be_used_again_in_a_new_loop() -> None:
     asyncio.run(once(1))
     asyncio.run(once(2))
     assert done == [1, 2]
+
+
+def test_a_loop_that_is_closed_under_a_job_gives_the_slot_of_the_server_back() -> None:
+    server = ServerPolicy(limit=1)
+    jobs = BoundedJobs(JobsPolicy(workers=1, shares={}), server=server)
+    done: list[int] = []
+
+    async def begun() -> None:
+        await jobs.put(asyncio.Event().wait)
+        await until(lambda: jobs.snapshot().running == 1)
+
+    async def again() -> None:
+        async with asyncio.timeout(WITHIN):
+            await jobs.put(done.append, 1)
+            await until(lambda: done)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begun())
+    loop.set_exception_handler(lambda *_: None)  # it says that a task was destroyed
+    loop.close()
+    jobs._tasks.clear()
+    del loop
+    gc.collect()
+    asyncio.run(again())
+    assert guard_of(server).controller.slots.in_use == 0
 
 
 def test_a_queue_that_was_closed_may_be_opened_again() -> None:
