@@ -109,6 +109,13 @@ FAULTS = (
         (LOOP_TESTS + "test_durable_jobs_need_a_name_a_store_and_what_json_can_hold",),
     ),
     Fault(
+        "jobs_slot_lost_with_its_queue",
+        CONSUMERS,
+        "                self._forgotten(job)\n",
+        "",
+        (LOOP_TESTS + "test_a_loop_that_is_closed_under_a_job_gives_the_slot_of_the_server_back",),
+    ),
+    Fault(
         "jobs_slot_lost_with_its_loop",
         CONSUMERS,
         "            for slot in slots.values():\n",

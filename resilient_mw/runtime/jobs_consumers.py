@@ -162,9 +162,7 @@ class Consumers(DurableJobs):
                 outcome = "completed"
         except BaseException as caught:  # it is looked at below
             if isinstance(caught, GeneratorExit) and not _is_current(task):
-                # The loop is gone, and nobody is left to tell. The collector may run under the guard's lock.
-                if self._slots.pop(job, None) is not None and slot is not None:
-                    slot.guard.later(partial(slot.end, CancelReason.SHUTDOWN.value, 0.0))
+                self._forgotten(job)
                 raise
             error = caught
             outcome = "error"
@@ -181,17 +179,22 @@ class Consumers(DurableJobs):
                 raise error
             await stopped
         finally:
-            await self._over(job, slot, outcome, ran, error)
+            await self._over(job, outcome, ran, error)
 
-    async def _over(
-        self, job: Job, slot: Slot | None, outcome: str, ran: float, error: BaseException | None
-    ) -> None:
+    def _forgotten(self, job: Job) -> None:
+        """Note that the garbage collector has found a job, perhaps under a lock: its loop is gone, and nobody is left to tell."""
+        slot = self._slots.pop(job, None)
+        if slot is not None:
+            slot.guard.later(partial(slot.end, CancelReason.SHUTDOWN.value, 0.0))
+
+    async def _over(self, job: Job, outcome: str, ran: float, error: BaseException | None) -> None:
         log_end(job, outcome, error)
         try:
             if job.claim is not None:
                 await self._in_thread(partial(self._settle, job, outcome, error))
         finally:
-            if slot is not None and self._slots.pop(job, None) is not None:
+            slot = self._slots.pop(job, None)
+            if slot is not None:
                 slot.end(outcome, ran)
             with self._lock:
                 self._queue.end(job, outcome, ran)

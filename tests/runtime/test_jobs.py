@@ -703,28 +703,33 @@ def test_a_queue_may_be_used_again_in_a_new_loop() -> None:
     assert done == [1, 2]
 
 
-def test_a_loop_that_is_closed_under_a_job_gives_the_slot_of_the_server_back() -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_loop_that_is_closed_under_a_job_gives_the_slot_of_the_server_back(kept: bool) -> None:
     server = ServerPolicy(limit=1)
-    jobs = BoundedJobs(JobsPolicy(workers=1, shares={}), server=server)
     done: list[int] = []
 
-    async def begun() -> None:
+    def made() -> BoundedJobs:
+        return BoundedJobs(JobsPolicy(workers=1, shares={}), server=server)
+
+    async def begun(jobs: BoundedJobs) -> None:
         await jobs.put(asyncio.Event().wait)
         await until(lambda: jobs.snapshot().running == 1)
 
-    async def again() -> None:
+    async def again(jobs: BoundedJobs) -> None:
         async with asyncio.timeout(WITHIN):
             await jobs.put(done.append, 1)
             await until(lambda: done)
 
+    jobs = made()
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(begun())
-    loop.set_exception_handler(lambda *_: None)  # it says that a task was destroyed
+    loop.set_exception_handler(lambda *_: None)  # it is told that a task was destroyed
+    loop.run_until_complete(begun(jobs))
     loop.close()
-    jobs._tasks.clear()
+    if not kept:
+        jobs = made()
     del loop
     gc.collect()
-    asyncio.run(again())
+    asyncio.run(again(jobs))
     assert guard_of(server).controller.slots.in_use == 0
 
 
