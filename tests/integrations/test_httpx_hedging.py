@@ -36,7 +36,7 @@ def hedged(server: HedgeServer, **fields: Any) -> Dependency:
 
 
 def first_slow(number: int) -> float:
-    return 8.0 if number == 1 else 0.0
+    return 5.0 if number == 1 else 0.0
 
 
 def in_use(dependency: Dependency) -> int:
@@ -53,7 +53,7 @@ def flights() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("resilient_mw: attempt")]
 
 
-def settled(wire: Wire, true: Callable[[], bool], seconds: float = 10.0) -> bool:
+def settled(wire: Wire, true: Callable[[], bool], seconds: float = 3.0) -> bool:
     """Let whatever is under way go on until something is true."""
     until = monotonic() + seconds
     while not true() and monotonic() < until:
@@ -75,7 +75,7 @@ def test_a_slow_attempt_is_beaten_by_its_hedge_and_its_connection_closed(
     wire.open([dependency], limits=wire.lib.Limits(max_connections=2))
     began = monotonic()
     assert wire.get(server.origin + "/a").text == "2"
-    assert monotonic() - began < 5.0
+    assert monotonic() - began < 2.0
     assert settled(wire, lambda: in_use(dependency) == 0)
     assert settled(wire, lambda: server.hung_up == [1]), "the loser's connection is still open"
     figures = dependency.snapshot()
