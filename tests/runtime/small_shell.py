@@ -262,7 +262,7 @@ class Held:
 
 async def run_held(app: App, held: Held, *, late: bool = False) -> Outcome:
     """Serve one request through a new shell; end the work in threads when the answer, and the note of late work, is out."""
-    shell, outcome = Shell(app), Outcome()
+    shell, outcome = Shell(app, 3 * DEADLINE), Outcome()  # the work is in its threads by then
     serving = asyncio.create_task(serve(shell, outcome=outcome))
     try:
         await until(lambda: outcome.answered_at is not None and (outcome.late == 1 or not late))

@@ -101,7 +101,6 @@ def starlette(log: Log, endpoint: Callable[..., Any], wrappings: int = 0) -> App
 
 
 @pytest.mark.parametrize("wrappings", [0, 1, 3])
-@pytest.mark.in_real_time
 async def test_an_endpoint_and_every_middleware_around_it_clean_up(wrappings: int) -> None:
     log = Log()
 
@@ -118,7 +117,6 @@ async def test_an_endpoint_and_every_middleware_around_it_clean_up(wrappings: in
     assert outcome.late == 0
 
 
-@pytest.mark.in_real_time
 async def test_function_middleware_inside_and_endpoint_with_a_group() -> None:
     log = Log()
 
@@ -294,7 +292,6 @@ async def test_a_child_that_has_not_begun_is_cancelled_in_its_first_wait() -> No
 
 @pytest.mark.parametrize("wrappings", [0, 1, 2])
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
-@pytest.mark.in_real_time
 async def test_a_begun_stream_is_cut_and_cleans_up(wrappings: int, spec_version: str) -> None:
     log = Log()
 
@@ -321,7 +318,6 @@ async def test_a_begun_stream_is_cut_and_cleans_up(wrappings: int, spec_version:
 
 @pytest.mark.parametrize("wrappings", [0, 1])
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
-@pytest.mark.in_real_time
 async def test_a_stream_that_waits_for_its_first_chunk_cleans_up(wrappings: int, spec_version: str) -> None:
     """The head has passed; the generator waits as it would for a query."""
     log = Log()
