@@ -44,6 +44,13 @@ FAULTS = (
         (MACHINE_TESTS + "test_retry_after_follows_the_backlog",),
     ),
     Fault(
+        "jobs_key_of_other_arguments",
+        SQLITE,
+        "        check_repeat(job, known[1])\n",
+        "",
+        (STORE_TESTS + "test_a_key_of_a_job_with_other_arguments_is_refused",),
+    ),
+    Fault(
         "jobs_lease_is_no_deadline",
         CONSUMERS,
         "JobRecord(task, job.lease_until, now,",

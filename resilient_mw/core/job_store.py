@@ -7,6 +7,7 @@ of it harmless for the store itself, and the job's key for everything else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,6 +85,9 @@ class JobStore(Protocol):
         Returns:
             The id under which it is kept: that of the job already there with the same task and key, if there is one. None:
             the class has as many waiting as may be, and nothing is promised.
+
+        Raises:
+            ValueError: that job is to be called with something else, see `check_repeat`.
         """
         ...
 
@@ -126,3 +130,20 @@ class JobStore(Protocol):
     def close(self) -> None:
         """Let go of files and connections."""
         ...
+
+
+def check_repeat(job: NewJob, kept: str) -> None:
+    """Check that a job with the task and the key of one that is kept is that one.
+
+    Args:
+        job: the one that is to be promised.
+        kept: the payload of the other one.
+
+    Raises:
+        ValueError: it is another one: to say that it is promised would be to lose it.
+    """
+    if job.payload != kept and json.loads(job.payload) != json.loads(kept):
+        raise ValueError(
+            f"key={job.key!r} of the job {job.task!r} is that of one with other arguments, which is not done yet: "
+            "give each job a key of its own"
+        )

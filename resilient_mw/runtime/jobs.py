@@ -120,7 +120,8 @@ class BoundedJobs(Consumers):
 
         Raises:
             JobRefused: too many wait, and it is not promised.
-            ValueError: there is no store, or the job cannot be written down: `task()` gives it a name.
+            ValueError: there is no store; the job cannot be written down: `task()` gives it a name; or its key is that of a
+                job with other arguments, which is not done yet.
         """
         self._bind()
         job = self._made(work, args, **terms)

@@ -19,7 +19,7 @@ class DurableJobs(JobsOwner):
         """Put a job into the store; False: there is no place for it.
 
         Raises:
-            ValueError: there is no store, or the job cannot be written down.
+            ValueError: there is no store, the job cannot be written down, or its key is another one's.
         """
         if self.store is None:
             raise ValueError("there is no durable store: BoundedJobs(store=...)")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from math import inf
 
-from resilient_mw.core.job_store import ClaimedJob, NewJob, StoreCounts
+from resilient_mw.core.job_store import ClaimedJob, NewJob, StoreCounts, check_repeat
 
 DEFAULT_CLASSES = ("critical", "normal", "sheddable")
 
@@ -43,6 +43,7 @@ class MemoryJobStore:
             alive = [each for each in self._jobs.values() if each.dead is None]
             for each in alive:
                 if (each.job.task, each.job.key) == (job.task, job.key):
+                    check_repeat(job, each.job.payload)
                     return each.job.id
             waiting = sum(each.job.priority == job.priority and not each.leased for each in alive)
             if most is not None and waiting >= most:

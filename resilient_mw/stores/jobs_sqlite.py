@@ -10,11 +10,12 @@ locks of network file systems cannot be relied on.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from resilient_mw.core.checks import require_name, require_number
-from resilient_mw.core.job_store import ClaimedJob, NewJob, StoreCounts
+from resilient_mw.core.job_store import ClaimedJob, NewJob, StoreCounts, check_repeat
 from resilient_mw.stores.connections import SQLiteFile
 
 DEFAULT_CLASSES = ("critical", "normal", "sheddable")
@@ -68,25 +69,31 @@ class SQLiteJobStore:
         """Promise a job."""
         with self._file.writing(self._busy_timeout) as connection:
             known = connection.execute(
-                "SELECT id FROM resilient_mw_jobs WHERE task = ? AND job_key = ? AND dead IS NULL",
+                "SELECT id, payload FROM resilient_mw_jobs WHERE task = ? AND job_key = ? AND dead IS NULL",
                 (job.task, job.key),
             ).fetchone()
-            if known is not None:
-                return str(known[0])
-            if most is not None:
-                waiting = connection.execute(
-                    "SELECT count(*) FROM resilient_mw_jobs WHERE priority = ? AND leased = 0 AND dead IS NULL",
-                    (job.priority,),
-                ).fetchone()[0]
-                if waiting >= most:
-                    return None
-            rank = self._ranks.get(job.priority, UNKNOWN_RANK)
-            connection.execute(
-                "INSERT INTO resilient_mw_jobs (id, task, payload, job_key, priority, rank, put_at, expires_at, due_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (job.id, job.task, job.payload, job.key, job.priority, rank, now, job.expires_at, now),
-            )
-            return job.id
+            if known is None:
+                return self._insert(connection, job, now, most)
+        check_repeat(job, known[1])
+        return str(known[0])
+
+    def _insert(
+        self, connection: sqlite3.Connection, job: NewJob, now: float, most: int | None
+    ) -> str | None:
+        if most is not None:
+            waiting = connection.execute(
+                "SELECT count(*) FROM resilient_mw_jobs WHERE priority = ? AND leased = 0 AND dead IS NULL",
+                (job.priority,),
+            ).fetchone()[0]
+            if waiting >= most:
+                return None
+        rank = self._ranks.get(job.priority, UNKNOWN_RANK)
+        connection.execute(
+            "INSERT INTO resilient_mw_jobs (id, task, payload, job_key, priority, rank, put_at, expires_at, due_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (job.id, job.task, job.payload, job.key, job.priority, rank, now, job.expires_at, now),
+        )
+        return job.id
 
     def claim(self, now: float, until: float, tasks: Collection[str], attempts: int) -> ClaimedJob | None:
         """Take the next job."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,16 @@ def test_the_same_task_and_key_is_the_same_job(store: Store) -> None:
     assert store.add(new("c", key="k", task="other"), 0.0, None) == "c"
     assert store.done("a", claimed(store, 0.0).token)
     assert store.add(new("d", key="k"), 0.0, None) == "d"
+
+
+def test_a_key_of_a_job_with_other_arguments_is_refused(store: Store) -> None:
+    """To take it for the other one would lose it."""
+    store.add(replace(new("a", key="k"), payload='[{"to": 1, "cc": 2}]'), 0.0, None)
+    assert store.add(replace(new("b", key="k"), payload='[{"cc": 2, "to": 1}]'), 0.0, None) == "a"
+    with pytest.raises(ValueError, match="key='k' of the job 'mail' is that of one with other arguments"):
+        store.add(replace(new("c", key="k"), payload='[{"to": 1}]'), 0.0, None)
+    assert store.done("a", claimed(store, 0.0).token)
+    assert claim(store, 0.0) is None
 
 
 def test_only_tasks_that_the_caller_knows_are_claimed(store: Store) -> None:
