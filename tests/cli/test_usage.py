@@ -87,7 +87,7 @@ def test_a_value_that_is_not_allowed_names_the_line_of_the_application(explain: 
         ("from flask import Flask\napp = Flask('shop')", "(resilient_mw_integrations.flask.Resilience(app, "),
         ("from quart import Quart\napp = Quart('shop')", "(resilient_mw_integrations.quart.Resilience(app, "),
         (
-            "from litestar import Litestar\napp = Litestar()",
+            "from litestar import Litestar\napp = Litestar(logging_config=None)",
             "(Litestar(plugins=[resilient_mw_integrations.litestar.Resil",
         ),
         (

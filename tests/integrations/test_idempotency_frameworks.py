@@ -216,7 +216,7 @@ async def test_the_litestar_plugin_puts_keys_inside_admission() -> None:
         return {}
 
     plugin = ResiliencePlugin(ServerPolicy(), idempotency=POLICY, store=MemoryIdempotencyStore())
-    app = litestar.Litestar([pay], plugins=[plugin])
+    app = litestar.Litestar([pay], plugins=[plugin], logging_config=None)
     async with app.lifespan(), client(app) as http:
         assert (await http.post("/payments")).status_code == 400
         answers = [await http.post("/payments", headers=KEY) for _ in range(2)]

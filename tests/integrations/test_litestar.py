@@ -153,7 +153,7 @@ def make_app(*plugins: ResiliencePlugin, **more: Any) -> Litestar:
         "/router", route_handlers=[inside], opt=marked(priority="sheddable", deadline_default=3.0)
     )
     handlers: list[Any] = [below, above, Shop, router, own, mounted, slow, stream, events, echo]
-    return Litestar(handlers, plugins=[*plugins], openapi_config=None, **more)
+    return Litestar(handlers, plugins=[*plugins], openapi_config=None, **{"logging_config": None, **more})
 
 
 POLICY = ServerPolicy(limit=20, websocket_limit=1, name="litestar")
@@ -271,7 +271,7 @@ def test_every_mark_leads_to_a_route_and_one_that_does_not_is_named(entry_points
         @priority("critical")
         async def two(self) -> None: ...
 
-    app = Litestar([above_it, Inside], plugins=[ResiliencePlugin()], openapi_config=None)
+    app = Litestar([above_it, Inside], plugins=[ResiliencePlugin()], openapi_config=None, logging_config=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with TestClient(app):
@@ -381,7 +381,11 @@ async def test_requests_finish_before_the_application_closes_what_they_work_with
 
     plugin = ResiliencePlugin(drain_timeout=10)
     app = Litestar(
-        [work], plugins=[plugin], on_shutdown=[lambda: order.append("closed")], openapi_config=None
+        [work],
+        plugins=[plugin],
+        on_shutdown=[lambda: order.append("closed")],
+        openapi_config=None,
+        logging_config=None,
     )
     scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}}
     inbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
@@ -421,7 +425,7 @@ def test_a_mark_that_does_not_fit_the_policy_stops_the_start(entry_points: Path)
     @get("/gold", opt=marked(priority="gold"))
     async def gold() -> None: ...
 
-    app = Litestar([gold], plugins=[ResiliencePlugin()], openapi_config=None)
+    app = Litestar([gold], plugins=[ResiliencePlugin()], openapi_config=None, logging_config=None)
 
     async def start() -> None:
         async with app.lifespan():

@@ -44,7 +44,7 @@ UNDER_ASGI = {
     "FastAPI": FastAPI(),
     "Quart": QUART,
     "its asgi_app": QUART.asgi_app,
-    "Litestar": Litestar(),
+    "Litestar": Litestar(logging_config=None),  # else it sets up that of the whole process
     "Django": ASGIHandler.__new__(ASGIHandler),
     "a function": plain_async,
     "a middleware": Asgi(plain_async),

@@ -336,7 +336,7 @@ async def test_litestar_handlers() -> None:
         in_thread()
         return "too late"
 
-    app: Any = litestar.Litestar([async_handler, sync_handler], openapi_config=None)
+    app: Any = litestar.Litestar([async_handler, sync_handler], openapi_config=None, logging_config=None)
     async with nothing_left():
         outcome = await run(app, "/async")
         expired(outcome)

@@ -167,7 +167,7 @@ def test_litestar() -> None:
     def pay() -> None:
         raise busy()
 
-    app = Litestar([pay], plugins=[ResiliencePlugin(ServerPolicy(limit=4))])
+    app = Litestar([pay], plugins=[ResiliencePlugin(ServerPolicy(limit=4))], logging_config=None)
     with LitestarClient(app) as client:
         response = client.post("/pay")
     check((response.status_code, {**response.headers}, response.json()))
