@@ -29,10 +29,11 @@ from resilient_mw.asgi import ResilienceMiddleware
 from resilient_mw.core.errors import DeadlineExceeded
 from resilient_mw_integrations.httpx import AsyncResilientTransport
 from tests.asgi.driver import Request, answer, budget, http_scope, nothing_left, outcomes, queued, until
+from tests.servers.probe import MAX_WAIT
 from tests.servers.processes import Server, listening
 from tests.servers.test_matrix import Change, state
 from tests.servers.test_matrix import until as seen
-from tests.servers.wire import connected
+from tests.servers.wire import ask, connected
 
 # -- B13: one deadline through layers that run what is below them in a task of their own ---------------------------------
 
@@ -316,25 +317,26 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.slow
 async def test_b98_after_a_standstill_nobody_is_served_whose_time_is_over(server: Server) -> None:
-    """B98: the process is stopped for a second with one request at work, one in the queue and a new one on its way."""
+    """B98: the process is stopped for a while with one request at work, one in the queue and a new one on its way."""
     change = Change(await state(server))
     async with AsyncExitStack() as stack:
         working, waiting, fresh = [await stack.enter_async_context(connected(server.port)) for _ in range(3)]
-        await working.send("/hold")  # every slot, for 0.6 s
+        await working.send("/hold")  # every slot
         await seen(server, lambda now: now["slots"] == 20, 1.0)
         await waiting.send("/work", budget=5000)
-        await seen(server, lambda now: now["queued"] == 1, 0.14)
+        await seen(server, lambda now: now["queued"] == 1, 1.0)
         os.kill(server.process.pid, signal.SIGSTOP)
         try:
             await fresh.send("/hello")
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(MAX_WAIT + 0.5)
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
         resumed = time.monotonic()
         late = await waiting.read()
         assert (late.status, late.headers["x-refusal-reason"]) == (503, "queue_timeout")
+        await ask(server.port, "/go")
         assert (await fresh.read()).status == 200
-        assert time.monotonic() - resumed < 1.0
+        assert time.monotonic() - resumed < 1.5
         assert (await working.read()).status == 200
     now = await state(server)
     assert change.of(now, "begun") == 1, "/work was never begun"
@@ -346,14 +348,14 @@ async def test_b98_what_was_at_work_is_told_as_soon_as_the_process_goes_on(serve
     """B98: the deadline passed meanwhile; 504 at once, and the work is cancelled."""
     change = Change(await state(server))
     async with connected(server.port) as wire:
-        await wire.send("/sleep", budget=400)
-        await seen(server, lambda now: change.of(now, "begun") == 1, 0.3)
+        await wire.send("/sleep", budget=1000)
+        await seen(server, lambda now: change.of(now, "begun") == 1, 0.9)
         os.kill(server.process.pid, signal.SIGSTOP)
         try:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.5)
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
         answered = await wire.read()
         assert answered.status == 504
-        assert answered.seconds < 2.0
+        assert answered.seconds < 3.0
     assert change.of(await state(server), "cancelled: deadline") == 1
