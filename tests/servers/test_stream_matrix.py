@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -217,6 +218,8 @@ def test_the_log_holds_no_error(server: Server) -> None:
 async def test_b16_a_server_that_stops_ends_its_streams(name: str, tmp_path: Path) -> None:
     """B16: within the bound that the server was given (2 s at most here), also those that say nothing."""
     pytest.importorskip(name.split("-", maxsplit=1)[0])
+    if name.startswith("hypercorn") and sys.version_info >= (3, 12):
+        pytest.skip("it waits for all connections there, however long they take: pgjones/hypercorn#308")
     with listening(name, tmp_path, source=SOURCE) as server:
         async with AsyncExitStack() as stack:
             wires: list[Any] = await begun(stack, server, "/events", 2)
