@@ -172,6 +172,8 @@ def test_a_killed_worker_leaves_its_task_to_the_next_with_the_same_key(shop: Sho
     with shop.worker("--pool", "threads", visibility=1) as worker:
         shop.noted("dies_once")
         assert worker.wait(10) == -signal.SIGKILL
+    # A worker looks for lost tasks at its start, and not again for 100 s: by then this one has to be one, and its mutex gone.
+    time.sleep(3.0)
     with shop.worker("--pool", "threads", visibility=1):
         found = shop.noted("dies_once", 2)
     assert [(each["key"], each["first"]) for each in found] == [("order-7", True), ("order-7", False)]
