@@ -7,8 +7,8 @@ VENV ?= .venv
 ARGS ?=
 # What `make test-all` runs on, as far as it is here.
 VERSIONS ?= 3.11 3.12 3.13
-# Most tests of real servers wait rather than compute, so a few workers halve the time on two cores.
-WORKERS ?= 3
+# Most tests of real servers wait rather than compute, so four workers need half the time on two cores.
+WORKERS ?= 4
 
 SHELL := /bin/sh
 BIN := $(VENV)/bin
