@@ -18,6 +18,13 @@ AIOHTTP = "tests/integrations/test_aiohttp.py::test_"
 
 FAULTS = (
     Fault(
+        "aiohttp_closed_before_its_reader_knows",
+        ALARM,
+        "asyncio.get_running_loop().call_soon(_close, answer, error)",
+        "answer.close()",
+        (AIOHTTP + "a_reader_that_is_woken_as_the_time_ends_is_told_so",),
+    ),
+    Fault(
         "urllib3_read_not_bounded",
         WIRE,
         "        self._sock.settimeout(left)\n        scope.count(0)",

@@ -73,7 +73,8 @@ class Body:
             return
         error = delivery.failed(delivery.timed_out(), timed_out=True)
         answer.content.set_exception(error)
-        answer.close()
+        # A reader that was woken just before would not see the error, and find the connection closed: he is told once more.
+        asyncio.get_running_loop().call_soon(_close, answer, error)
 
     def _collected(self, _answer: object) -> None:
         self._stop()
@@ -84,3 +85,10 @@ class Body:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _close(answer: aiohttp.ClientResponse, error: Exception) -> None:
+    """Tell who waits for the body by now, and close the connection, unless it has been given back."""
+    if answer.connection is not None:
+        answer.content.set_exception(error)
+        answer.close()

@@ -107,6 +107,26 @@ async def test_an_expired_body_stays_expired(script: Callable[[Connection], None
                 await response.content.readany()
 
 
+async def test_a_reader_that_is_woken_as_the_time_ends_is_told_so() -> None:
+    """Aiohttp wakes readers at the end of each chunk, also where there is nothing to read yet."""
+    with RawServer(half) as server:
+        dependency = prices(server.url, timeout=9.0)
+        async with session(ResilientMiddleware([dependency])) as client:
+            response = await client.get(server.url + "/half")
+            content: Any = response.content
+            await content.readany()
+            reader = asyncio.create_task(content.readany())
+            await asyncio.sleep(0)
+            waiter, content._waiter = content._waiter, None
+            waiter.set_result(None)
+            connection: Any = response.connection
+            connection._callbacks[0].__self__._alarm()
+            with pytest.raises(aiohttp.SocketTimeoutError):
+                await asyncio.wait_for(reader, 10)
+            await asyncio.sleep(0)
+            assert response.connection is None
+
+
 async def test_a_complete_body_that_nobody_has_read_yet_holds_nothing() -> None:
     with RawServer(half) as server:
         dependency = prices(server.url, timeout=0.9)
