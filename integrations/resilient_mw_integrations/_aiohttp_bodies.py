@@ -72,8 +72,7 @@ class Body:
         if answer is None or answer.connection is None:
             return
         error = delivery.failed(delivery.timed_out(), timed_out=True)
-        answer.content.set_exception(error)
-        # A reader that was woken just before would not see the error, and find the connection closed: he is told once more.
+        # Not now: a reader that was woken just before would not look at the error, and find the connection closed.
         asyncio.get_running_loop().call_soon(_close, answer, error)
 
     def _collected(self, _answer: object) -> None:
@@ -88,7 +87,7 @@ class Body:
 
 
 def _close(answer: aiohttp.ClientResponse, error: Exception) -> None:
-    """Tell who waits for the body by now, and close the connection, unless it has been given back."""
+    """Tell who reads the body, and close the connection, unless it has been given back."""
     if answer.connection is not None:
         answer.content.set_exception(error)
         answer.close()
