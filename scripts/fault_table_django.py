@@ -66,6 +66,9 @@ FAULTS = (
     Fault("django_answer_that_nobody_gets_keeps_its_slot", f"{FOLDER}/passing.py", "            self.let_go()  #", "            pass  #", (
         f"{HERE}async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_lives",
     )),
+    Fault("django_answer_that_cannot_be_sent_keeps_its_slot", f"{FOLDER}/middleware.py", "            passage.drop()\n", "            pass\n", (
+        f"{HERE}async_an_answer_that_cannot_be_sent_holds_no_slot_however_long_it_lives",
+    )),
     Fault("django_mails_refusals", f"{FOLDER}/passing.py", "    response._has_been_logged = True", "    response._seen = True", (
         f"{HERE}a_refusal_is_a_response_that_django_does_not_report_as_an_error",
     )),

@@ -541,6 +541,24 @@ async def test_async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_li
     await until(lambda: slots_taken(mine) == 0)
 
 
+async def test_async_an_answer_that_cannot_be_sent_holds_no_slot_however_long_it_lives(
+    mine: ServerPolicy,
+) -> None:
+    class Unsendable(HttpResponse):
+        def items(self) -> Any:
+            raise LookupError("no such header")
+
+    kept = Unsendable("never")
+
+    async def answer(request: Any) -> Any:
+        return kept
+
+    with pytest.raises(LookupError, match="no such header"):
+        await guarded(answer)(aget())
+    await until(lambda: slots_taken(mine) == 0)
+    assert outcomes(mine) == {"error": 1}
+
+
 async def test_async_a_cancellation_of_the_views_own_is_an_error(mine: ServerPolicy) -> None:
     async def answer(request: Any) -> Any:
         raise asyncio.CancelledError
