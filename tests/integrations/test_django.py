@@ -544,7 +544,7 @@ async def test_async_an_answer_that_nobody_gets_holds_no_slot_however_long_it_li
 async def test_async_an_answer_that_cannot_be_sent_holds_no_slot_however_long_it_lives(
     mine: ServerPolicy,
 ) -> None:
-    class Unsendable(HttpResponse):
+    class Unsendable(HttpResponse):  # type: ignore[misc]  # Django ships no types
         def items(self) -> Any:
             raise LookupError("no such header")
 
